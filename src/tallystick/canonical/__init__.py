@@ -1,0 +1,1 @@
+"""Byte-level ground rules: strict JSON in, JCS out, framed hashes, Merkle trees. No IO."""

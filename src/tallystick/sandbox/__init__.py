@@ -1,0 +1,1 @@
+"""Child processes: how they are started, spoken to, and (later) caged."""

@@ -1,0 +1,88 @@
+"""The child's half of the pipe: one sealed request in, bounded JSON lines out.
+
+A child program is a module whose ``main`` calls :func:`serve`. It holds no key, sees an
+allow-listed environment, and tells its supervisor everything as messages; the supervisor
+trusts the form of none of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tallystick.canonical.json import JSONValue, jcs, parse_strict
+from tallystick.errors import RunFailedError, TallystickError
+
+MAX_REQUEST = 64 * 1024 * 1024
+_PR_SET_PDEATHSIG = 1
+
+
+class Channel:
+    """Writes messages to the supervisor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def send(self, kind: str, body: dict[str, JSONValue]) -> None:
+        """Send one message; blocks while the pipe is full."""
+        line = jcs({"kind": kind, "body": body}) + b"\n"
+        view = memoryview(line)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Report progress of long work (``total`` 0: unknown)."""
+        self.send("progress", {"what": what, "done": done, "total": total})
+
+
+def _die_with_parent() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def read_request(descriptor: int = 0) -> JSONValue:
+    """Return the request that the supervisor sealed into standard input."""
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := os.read(descriptor, 1 << 20):
+        size += len(chunk)
+        if size > MAX_REQUEST:
+            raise RunFailedError("the request is too large", expected=f"at most {MAX_REQUEST} B")
+        chunks.append(chunk)
+    return parse_strict(b"".join(chunks), max_bytes=MAX_REQUEST)
+
+
+def serve(handler: Callable[[Any, Channel], None]) -> None:
+    """Run ``handler(request, channel)`` as the body of a child program.
+
+    The descriptor to write to is the program's only argument. A TallystickError becomes an
+    ``error`` message; anything else ends the process with a traceback on standard error, which
+    the supervisor reports as a failed run.
+    """
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
+    channel = Channel(int(sys.argv[1]))
+    try:
+        handler(read_request(), channel)
+    except TallystickError as error:
+        channel.send(
+            "error",
+            {
+                "type": type(error).__name__,
+                "message": error.message,
+                "expected": error.expected,
+                "found": error.found,
+                "hint": error.hint,
+            },
+        )
+        os._exit(error.exit_code)
+    channel.send("done", {})
+    # Skip interpreter teardown: the kernel releases the model mapping at once.
+    sys.stderr.flush()
+    os._exit(0)
