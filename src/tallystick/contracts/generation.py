@@ -1,0 +1,70 @@
+"""What an engine child reports about one run; never leaves the supervisor as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tallystick.contracts.types import (
+    U32,
+    U64,
+    Base64,
+    Count,
+    Digest,
+    MaxLength,
+    OneOf,
+    ShortText,
+    TokenId,
+)
+
+StopReason = Annotated[str, OneOf(("length", "end_of_generation"))]
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Monotonic durations in nanoseconds, measured in the child."""
+
+    load: U64
+    prefill: U64
+    decode: U64
+    seal: U64
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What the child saw of the machine it ran on."""
+
+    cpu: ShortText
+    cpu_features: ShortText
+    libc: ShortText
+    kernel: ShortText
+    python: ShortText
+    threads: Count
+    observer: Annotated[str, OneOf(("compiled", "python", "none"))]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The whole private result of one run.
+
+    ``sampled_ids`` has 1..max_tokens ids, the end-of-generation id included when it was drawn;
+    ``output`` is base64 of their pieces without special tokens. ``state_root``, ``state_leaves``
+    and ``leaf_checks`` describe the state tree (docs/spec/state-tree.md), None, 0 and "" when the
+    states were not asked for.
+    """
+
+    rendered_prompt: Annotated[str, MaxLength(4 * 1024 * 1024)]
+    chat_template_digest: Digest | None
+    prompt_ids: tuple[TokenId, ...]
+    sampled_ids: tuple[TokenId, ...]
+    output: Base64
+    stop_reason: StopReason
+    context_tokens: Count
+    layers: U32
+    state_root: Digest | None
+    state_leaves: U64
+    leaf_checks: Base64
+    self_check: Annotated[str, OneOf(("not_run", "passed"))]
+    timings: Timings
+    rss_before: U64
+    host: HostFacts
