@@ -1,20 +1,193 @@
-"""Strict JSON in, JCS (RFC 8785) out. Minimal version; see tests/conformance."""
+"""Strict JSON in, canonical JSON (RFC 8785) out (docs/spec/json.md).
+
+The library's parser does the work; what it would let pass is refused here: other encodings, a
+byte-order mark, duplicate keys, NaN and Infinity, integers that a double cannot hold exactly,
+numbers that overflow, lone surrogates, deep nesting and oversized documents. Error texts give
+positions and at most one shortened key, never values.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Union
+import math
+import re
+from typing import Final, NoReturn, TypeAlias
 
 import rfc8785
 
-JSONValue = Union[None, bool, int, float, str, list["JSONValue"], dict[str, "JSONValue"]]
+from tallystick.errors import EvidenceError
+
+JSONValue: TypeAlias = (
+    None | bool | int | float | str | list["JSONValue"] | dict[str, "JSONValue"]
+)
+
+MAX_DEPTH: Final = 64
+MAX_SAFE_INTEGER: Final = 2**53 - 1
+_MAX_INTEGER_CHARACTERS: Final = (
+    17  # a sign and 16 digits; longer texts need not be converted
+)
+_BOM: Final = b"\xef\xbb\xbf"
+# One token is a whole string (even an unterminated one, so that a scan stays linear) or a bracket.
+_STRUCTURE: Final = re.compile(
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[][{}]', re.DOTALL
+)
+_SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def parse_strict(data: bytes, *, max_bytes: int, max_depth: int = 64) -> JSONValue:
-    """Placeholder until the strict parser lands."""
-    return json.loads(data)
+def parse_strict(
+    data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH
+) -> JSONValue:
+    """Parse one JSON document of at most ``max_bytes`` bytes and ``max_depth`` nested containers.
+
+    Raises EvidenceError for anything that docs/spec/json.md refuses.
+    """
+    if len(data) > max_bytes:
+        raise EvidenceError(
+            "the JSON document is too large",
+            expected=f"at most {max_bytes} bytes",
+            found=f"{len(data)} bytes",
+        )
+    if data.startswith(_BOM):
+        raise EvidenceError(
+            "the JSON document starts with a byte-order mark",
+            expected="UTF-8 without one",
+        )
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise EvidenceError(
+            "the JSON document is not UTF-8",
+            found=f"an invalid byte at offset {error.start}",
+        ) from None
+    _check_depth(text, max_depth)
+    try:
+        value: JSONValue = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        # The library's messages are fixed phrases: they hold no piece of the document.
+        raise EvidenceError(
+            "not a JSON document",
+            found=f"{error.msg.removesuffix(' at')} at character {error.pos}",
+        ) from None
+    except RecursionError:
+        raise EvidenceError(
+            "the JSON document is nested too deeply for this process",
+            expected=f"at most {max_depth} levels and a caller with stack to spare",
+        ) from None
+    if _SURROGATE_ESCAPE.search(text) is not None:
+        _refuse_lone_surrogates(value)
+    return value
 
 
 def jcs(value: JSONValue) -> bytes:
-    """Return the canonical bytes of ``value``."""
-    return rfc8785.dumps(value)
+    """Return the canonical (RFC 8785) bytes of ``value``.
+
+    Raises EvidenceError when ``value`` has no canonical form: integers beyond 2^53-1, numbers
+    that are not finite, lone surrogates, keys that are not texts, other types.
+    """
+    try:
+        return rfc8785.dumps(value)
+    except (ValueError, RecursionError) as error:
+        raise EvidenceError(
+            "the value has no canonical JSON form", found=type(error).__name__
+        ) from None
+
+
+def parse_canonical(
+    data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH
+) -> JSONValue:
+    """Parse a document whose bytes must be its own canonical form.
+
+    Raises EvidenceError as :func:`parse_strict` does, and when ``jcs(parse(data)) != data``.
+    """
+    value = parse_strict(data, max_bytes=max_bytes, max_depth=max_depth)
+    canonical = jcs(value)
+    if canonical != data:
+        raise EvidenceError(
+            "the JSON document is not in its canonical form",
+            expected="RFC 8785 bytes: sorted keys, no white space, one spelling per value",
+            found=f"a difference at byte {_first_difference(canonical, data)}",
+        )
+    return value
+
+
+def shorten(key: str) -> str:
+    """Return ``key`` quoted, escaped and cut to 40 characters, fit for an error text."""
+    return ascii(key if len(key) <= 40 else key[:40] + "...")
+
+
+def _first_difference(left: bytes, right: bytes) -> int:
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))
+
+
+def _check_depth(text: str, max_depth: int) -> None:
+    # The library's parser recurses; deep input must not meet the interpreter's stack limit.
+    if text.count("[") + text.count("{") <= max_depth:
+        return
+    depth = 0
+    for token in _STRUCTURE.finditer(text):
+        first = text[token.start()]
+        if first in "[{":
+            depth += 1
+            if depth > max_depth:
+                raise EvidenceError(
+                    "the JSON document is nested too deeply",
+                    expected=f"at most {max_depth} levels",
+                    found=f"level {depth} at character {token.start()}",
+                )
+        elif first != '"':
+            depth -= 1
+
+
+def _refuse_lone_surrogates(value: JSONValue) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise EvidenceError(
+            "a text in the JSON document holds half of a surrogate pair",
+            expected="Unicode scalar values only",
+        ) from None
+
+
+def _object(pairs: list[tuple[str, JSONValue]]) -> dict[str, JSONValue]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise EvidenceError("a JSON object repeats a key", found=shorten(key))
+            seen.add(key)
+    return result
+
+
+def _integer(text: str) -> int:
+    if len(text) <= _MAX_INTEGER_CHARACTERS:
+        value = int(text)
+        if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+            return value
+    raise EvidenceError(
+        "a JSON integer is out of range",
+        expected="-(2^53-1) to 2^53-1; larger numbers travel as decimal strings",
+        found=f"a number of {len(text)} characters",
+    )
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise EvidenceError("a JSON number is out of range", expected="a finite double")
+    return value
+
+
+def _constant(name: str) -> NoReturn:
+    raise EvidenceError("not a JSON number", expected="a finite number", found=name)
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_int=_integer,
+    parse_float=_float,
+    parse_constant=_constant,
+)
