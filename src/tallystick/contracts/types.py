@@ -12,7 +12,11 @@ from typing import Annotated
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A text that matches ``regex`` as a whole and has at most ``max_length`` characters."""
+    """A text that matches ``regex`` as a whole and has at most ``max_length`` characters.
+
+    ``regex`` uses only what Python and ECMA-262 read alike (no ``\\d``, no look-around): the JSON
+    Schemas carry it too.
+    """
 
     regex: str
     max_length: int
@@ -23,6 +27,18 @@ class MaxLength:
     """A text (or list) of at most ``limit`` characters (or items)."""
 
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Base64Text:
+    """Standard base64 with padding, in its one canonical spelling, of at most ``limit`` characters."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class UtcTime:
+    """An existing moment as ``YYYY-MM-DDTHH:MM:SS.mmmZ`` (RFC 3339, UTC, milliseconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +63,15 @@ class OneOf:
     values: tuple[str, ...]
 
 
-MAX_SAFE_INTEGER = 2**53 - 1
-
 Digest = Annotated[str, Pattern(r"sha256:[0-9a-f]{64}", 71)]
 Hex32 = Annotated[str, Pattern(r"[0-9a-f]{64}", 64)]
-Base64 = Annotated[str, Pattern(r"[A-Za-z0-9+/]*={0,2}", 64 * 1024 * 1024)]
+Base64 = Annotated[str, Base64Text(64 * 1024 * 1024)]
 UuidText = Annotated[
-    str, Pattern(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", 36)
+    str,
+    Pattern(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", 36),
 ]
-Timestamp = Annotated[
-    str, Pattern(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z", 24)
-]  # RFC 3339, UTC, milliseconds
-Temperature = Annotated[str, Pattern(r"0|[01]\.\d{0,3}[1-9]|1|2", 6)]  # one spelling per value
+Timestamp = Annotated[str, UtcTime()]
+Temperature = Annotated[str, Pattern(r"0|[01]\.[0-9]{0,3}[1-9]|1|2", 6)]  # one spelling per value
 ShortText = Annotated[str, MaxLength(200)]
 LongText = Annotated[str, MaxLength(1024 * 1024)]
 U8 = Annotated[int, IntRange(0, 2**8 - 1)]

@@ -1,0 +1,185 @@
+"""Scalar fields of documents: what each marker of ``contracts.types`` lets pass, and its schema."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from tallystick.contracts.types import (
+    Base64Text,
+    DecimalString,
+    IntRange,
+    MaxLength,
+    OneOf,
+    Pattern,
+    UtcTime,
+)
+
+JSONSchema = dict[str, Any]
+
+BASE64_REGEX: Final = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+TIME_REGEX: Final = (
+    "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+    "T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9][.][0-9]{3}Z"
+)
+DECIMAL_REGEX: Final = "0|[1-9][0-9]*"
+_TIME: Final = re.compile(TIME_REGEX)
+
+
+class Refused(Exception):
+    """A value that does not fit; every level on the way out adds its step to ``path``."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.found = found
+        self.path: list[str] = []
+
+    def location(self) -> str:
+        return "".join(reversed(self.path)).lstrip(".")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldCodec:
+    """The compiled form of one type: JSON to value, value to JSON, and its schema."""
+
+    load: Callable[[Any], Any]
+    dump: Callable[[Any], Any]
+    schema: JSONSchema
+    documents: tuple[type, ...] = ()
+
+
+def kind_of(value: object) -> str:
+    """Say what ``value`` is without saying its value."""
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return f"a text of {len(value)} characters"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)} items"
+    if isinstance(value, dict):
+        return f"an object of {len(value)} keys"
+    names = {
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number with a fraction or exponent",
+    }
+    return names.get(type(value), f"a Python {type(value).__name__}")
+
+
+def exact(kind: type, fits: Callable[[Any], bool], expected: str, schema: JSONSchema) -> FieldCodec:
+    """Return the codec of a scalar that is the same in Python and in JSON."""
+
+    def same(value: Any) -> Any:
+        if type(value) is kind and fits(value):
+            return value
+        raise Refused(expected, kind_of(value))
+
+    return FieldCodec(same, same, schema)
+
+
+def text_codec(mark: Any) -> FieldCodec:
+    schema: JSONSchema = {"type": "string"}
+    if isinstance(mark, OneOf):
+        values = mark.values
+        schema = {"const": values[0]} if len(values) == 1 else {"enum": list(values)}
+        return exact(str, frozenset(values).__contains__, " or ".join(values), schema)
+    if isinstance(mark, MaxLength):
+        limit = mark.limit
+        schema["maxLength"] = limit
+        return exact(
+            str,
+            lambda value: len(value) <= limit,
+            f"a text of at most {limit} characters",
+            schema,
+        )
+    if isinstance(mark, Base64Text):
+        limit = mark.limit
+        schema |= {
+            "contentEncoding": "base64",
+            "maxLength": limit,
+            "pattern": f"^{BASE64_REGEX}$",
+        }
+        return exact(
+            str,
+            lambda value: len(value) <= limit and _is_base64(value),
+            f"canonical base64 of at most {limit} characters",
+            schema,
+        )
+    if isinstance(mark, UtcTime):
+        schema |= {"format": "date-time", "pattern": f"^{TIME_REGEX}$"}
+        return exact(str, _is_time, "a moment as YYYY-MM-DDTHH:MM:SS.mmmZ", schema)
+    if isinstance(mark, Pattern):
+        bound, full = mark.max_length, re.compile(mark.regex, re.ASCII).fullmatch
+        schema |= {"maxLength": bound, "pattern": f"^(?:{mark.regex})$"}
+        return exact(
+            str,
+            lambda value: len(value) <= bound and full(value) is not None,
+            f"a text of at most {bound} characters that matches {mark.regex}",
+            schema,
+        )
+    raise TypeError(f"no text can carry the marker {mark!r}")
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except (UnicodeEncodeError, binascii.Error):
+        return False
+    # Encoding again also catches unused bits that are not zero, which the decoder lets pass.
+    return base64.b64encode(raw).decode("ascii") == text
+
+
+def _is_time(text: str) -> bool:
+    if _TIME.fullmatch(text) is None:
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def integer_codec(mark: Any) -> FieldCodec:
+    if isinstance(mark, IntRange):
+        low, high = mark.low, mark.high
+        schema: JSONSchema = {"type": "integer", "minimum": low, "maximum": high}
+        return exact(
+            int,
+            lambda value: low <= value <= high,
+            f"an integer within {low}..{high}",
+            schema,
+        )
+    if isinstance(mark, DecimalString):
+        return _decimal(mark.high)
+    raise TypeError(f"no integer can carry the marker {mark!r}")
+
+
+def _decimal(high: int) -> FieldCodec:
+    digits = len(str(high))
+    full = re.compile(DECIMAL_REGEX).fullmatch
+    expected = f"an integer within 0..{high} as a decimal text without leading zeros"
+
+    def load(value: Any) -> int:
+        if type(value) is str and len(value) <= digits and full(value) is not None:
+            number = int(value)
+            if number <= high:
+                return number
+        raise Refused(expected, kind_of(value))
+
+    def dump(value: Any) -> str:
+        if type(value) is int and 0 <= value <= high:
+            return str(value)
+        raise Refused(f"an integer within 0..{high}", kind_of(value))
+
+    schema = {
+        "type": "string",
+        "maxLength": digits,
+        "pattern": f"^(?:{DECIMAL_REGEX})$",
+    }
+    return FieldCodec(load, dump, schema)
