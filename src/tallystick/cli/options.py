@@ -1,0 +1,62 @@
+"""Options that several verbs share, so that they are spelled and explained once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: A path given by the user; whether it exists is the library's to say, with its own exit code.
+PATH: Final = click.Path(path_type=Path)
+
+
+def json_option(function: F) -> F:
+    """Add ``--json``; the verb receives ``as_json: bool``."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print the result (and any error) as JSON."
+    )(function)
+
+
+def model_option(function: F) -> F:
+    """Add the required ``--model``; the verb receives ``model: str``."""
+    return click.option(
+        "--model",
+        required=True,
+        metavar="MODEL",
+        help="Name of a model that was pulled or added, or the path of a GGUF file.",
+    )(function)
+
+
+def key_option(function: F) -> F:
+    """Add the repeatable ``--key``; the verb receives ``key: tuple[Path, ...]``."""
+    return click.option(
+        "--key",
+        type=PATH,
+        multiple=True,
+        metavar="FILE",
+        help="Public key (PEM) whose signatures are accepted; may be repeated.",
+    )(function)
+
+
+def trust_policy_option(function: F) -> F:
+    """Add ``--trust-policy``; the verb receives ``trust_policy: Path | None``."""
+    return click.option(
+        "--trust-policy",
+        type=PATH,
+        metavar="FILE",
+        help="Document that says which key may sign what, and when.",
+    )(function)
+
+
+def threads_option(function: F) -> F:
+    """Add ``--threads``; the verb receives ``threads: int | None``."""
+    return click.option(
+        "--threads",
+        type=click.IntRange(1, 512),
+        metavar="N",
+        help="Threads of the engine; changes the speed, never a bit. Default: all cores.",
+    )(function)
