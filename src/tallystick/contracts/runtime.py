@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from tallystick.canonical.hashing import domain_hash, format_digest
 from tallystick.contracts.types import Count, Digest, OneOf, ShortText
 
 ROW_CLASS: Final = "row-class"
@@ -48,8 +47,3 @@ class RuntimeClass:
     knobs: tuple[Knob, ...]
     prompt_class: RowClass
     decode_class: RowClass
-
-
-def runtime_class_id(canonical_bytes: bytes) -> str:
-    """Return the id of a runtime class from its JCS bytes."""
-    return format_digest(domain_hash("tallystick.runtime-class", 1, [canonical_bytes]))

@@ -1,0 +1,135 @@
+"""Every digest and commitment over documents (docs/spec/hashing.md#documents). Pure functions.
+
+Private inputs (blind, commit key, prompt, ids, output) go in, only digests come out; wherever a
+value could be guessed, ``blind`` is the first hashed part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from tallystick.canonical.hashing import domain_hash, format_digest, ids_bytes, parse_digest, sha256
+from tallystick.canonical.json import JSONValue, jcs
+from tallystick.contracts.codec import encode, encode_bytes
+from tallystick.contracts.receipt import Core, Observed, Receipt
+from tallystick.contracts.request import InferenceRun
+from tallystick.contracts.runtime import RuntimeClass
+from tallystick.errors import InputError
+
+RECEIPT_ID_DIGITS: Final = 32
+# What differs between two requests for the same computation, or is a secret of its own.
+_OUTSIDE_REQUEST: Final = (
+    "run_id",
+    "replica_slot",
+    "expires_at",
+    "network_id",
+    "model_path",
+    "blind",
+)
+
+
+def request_body(run: InferenceRun) -> bytes:
+    """Return the canonical bytes of ``run`` without what may differ between equal requests."""
+    document = cast(dict[str, JSONValue], encode(run))
+    for name in _OUTSIDE_REQUEST:
+        del document[name]
+    return jcs(document)
+
+
+def derive_blind(commit_key: bytes, body: bytes) -> bytes:
+    """Return the 32-byte blind of a plain run: equal for an equal :func:`request_body`.
+
+    ``commit_key`` is the holder's 32-byte local commit key.
+    """
+    return domain_hash("tallystick.blind", 1, [_key(commit_key), body])
+
+
+def request_digest(run: InferenceRun) -> str:
+    """Return the digest that names what was asked for."""
+    return _text("tallystick.request", [bytes.fromhex(run.blind), request_body(run)])
+
+
+def run_digest(run: InferenceRun) -> str:
+    """Return the digest of the whole declaration of one run."""
+    return _text("tallystick.run", [bytes.fromhex(run.blind), encode_bytes(run)])
+
+
+def prompt_commitment(
+    blind: bytes, template_digest: str | None, rendered_prompt: str, ids: Sequence[int]
+) -> str:
+    """Commit to the rendered prompt and its token ids.
+
+    ``template_digest`` is the chat template's digest, None for a raw prompt.
+    """
+    template = b"" if template_digest is None else parse_digest(template_digest)
+    text = rendered_prompt.encode("utf-8")
+    return _text("tallystick.prompt", [_key(blind), template, text, ids_bytes(ids)])
+
+
+def output_commitment(blind: bytes, ids: Sequence[int], output: bytes) -> str:
+    """Commit to the sampled token ids and the output bytes."""
+    return _text("tallystick.output", [_key(blind), ids_bytes(ids), output])
+
+
+def no_bundle_digest() -> str:
+    """Return what stands for the bundle and the task of a run without a bundle."""
+    return _text("tallystick.no-bundle", [])
+
+
+def sandbox_profile_digest(name: str, level: str) -> str:
+    """Return the digest of the sandbox profile ``name`` at the declared ``level``."""
+    return _text("tallystick.sandbox-profile", [jcs({"name": name, "level": level})])
+
+
+def runtime_class_id(runtime_class: RuntimeClass) -> str:
+    """Return the id of ``runtime_class``: equal ids may be compared bit for bit."""
+    return _text("tallystick.runtime-class", [encode_bytes(runtime_class)])
+
+
+def core_digest(core: Core) -> str:
+    """Return the digest by which replicas are compared."""
+    return format_digest(sha256(encode_bytes(core)))
+
+
+def observed_digest(observed: Observed) -> str:
+    """Return the digest of what one execution looked like."""
+    return format_digest(sha256(encode_bytes(observed)))
+
+
+def receipt_digest(receipt: Receipt) -> str:
+    """Return the digest that names ``receipt``."""
+    parts = [sha256(encode_bytes(receipt.core)), sha256(encode_bytes(receipt.observed))]
+    return _text("geoai.receipt", parts)
+
+
+def receipt_id(digest: str) -> str:
+    """Return the file name stem of a receipt: the first 32 hex digits of its receipt digest."""
+    return parse_digest(digest).hex()[:RECEIPT_ID_DIGITS]
+
+
+def chain_digest(core: Core) -> str:
+    """Return the digest that ties bundle, model, task, engine, sandbox and output together."""
+    return _text(
+        "tallystick.chain",
+        [
+            parse_digest(core.bundle_digest),
+            parse_digest(core.model_digest),
+            parse_digest(core.task_digest),
+            sha256(encode_bytes(core.engine)),
+            parse_digest(core.sandbox.profile_digest),
+            parse_digest(core.output_commitment),
+        ],
+    )
+
+
+def _text(domain: str, parts: Sequence[bytes]) -> str:
+    return format_digest(domain_hash(domain, 1, parts))
+
+
+def _key(key: bytes) -> bytes:
+    if len(key) != 32:
+        raise InputError(
+            "not a blind or commit key", expected="32 bytes", found=f"{len(key)} bytes"
+        )
+    return key
