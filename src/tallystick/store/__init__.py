@@ -1,0 +1,1 @@
+"""What is on disk: where things live, and artifact sets."""

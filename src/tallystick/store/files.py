@@ -1,0 +1,114 @@
+"""Small file operations relative to an open directory: nothing is followed, nothing overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from tallystick.errors import EvidenceError
+
+
+@contextlib.contextmanager
+def opened_directory(path: Path) -> Iterator[int]:
+    """Yield a descriptor of the directory ``path``, which must not be a symlink itself."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def write_new(directory: int, name: str, data: bytes, mode: int) -> None:
+    """Create ``name`` with exactly ``mode`` and ``data``, durably: temporary name, sync, rename.
+
+    Raises OSError; then neither the file nor the temporary one is left.
+    """
+    temporary = f".{name}.{secrets.token_hex(8)}"
+    try:
+        _create(directory, temporary, data, mode)
+        if exists(directory, name):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        remove(directory, temporary)
+        raise
+
+
+def _create(directory: int, name: str, data: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fchmod(descriptor, mode)  # exact, whatever the umask is
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def exists(directory: int, name: str) -> bool:
+    """Say whether anything, a dangling symlink included, has this name."""
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove(directory: int, name: str) -> None:
+    """Remove a file if it is there."""
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=directory)
+
+
+def read_plain(directory: int, name: str, *, max_bytes: int) -> tuple[bytes, os.stat_result]:
+    """Return the bytes and status of a regular file that has one name and is no symlink.
+
+    Raises EvidenceError for another kind of file or one beyond ``max_bytes``; OSError when it
+    cannot be opened.
+    """
+    # O_NONBLOCK: a FIFO put in place of a member must not hang the reader.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(name, flags, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise EvidenceError(f"{name} is a symbolic link", expected="a regular file") from error
+        raise
+    try:
+        info = os.fstat(descriptor)
+        _require_plain(name, info)
+        return _read_bounded(descriptor, name, max_bytes), info
+    finally:
+        os.close(descriptor)
+
+
+def _require_plain(name: str, info: os.stat_result) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        raise EvidenceError(f"{name} is not a regular file", expected="a regular file")
+    if info.st_nlink != 1:
+        raise EvidenceError(
+            f"{name} has other names (hard links)",
+            expected="1 link",
+            found=f"{info.st_nlink} links",
+            hint="copy the set, and verify the copy",
+        )
+
+
+def _read_bounded(descriptor: int, name: str, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := os.read(descriptor, min(1 << 20, max_bytes + 1 - size)):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > max_bytes:
+            raise EvidenceError(
+                f"{name} is too large", expected=f"at most {max_bytes} B", found="more"
+            )
+    return b"".join(chunks)

@@ -1,0 +1,165 @@
+"""The telemetry file: one canonical JSON line per event (docs/spec/telemetry.md).
+
+Every line has one of two exact forms, so reading is a match against them: canonical by
+construction, and fast enough to be part of every verification.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tallystick.canonical.json import jcs
+from tallystick.errors import EvidenceError
+from tallystick.telemetry.events import Event, EventKind
+
+MAX_LINE = 224  # bytes, newline included: the bound per token
+_U64 = 2**64
+_U32 = 2**32
+_NUMBER = r"(0|[1-9][0-9]{0,19})"
+_COUNT = r"(0|[1-9][0-9]{0,9})"
+_LINE = (
+    r'\{"event":"([A-Za-z]{1,20})",(?:"index":'
+    + _COUNT
+    + r',)?"monotonic_ns":"'
+    + _NUMBER
+    + r'","rss":"'
+    + _NUMBER
+    + r'","seq":'
+    + _COUNT
+    + r',"wall_ns":"'
+    + _NUMBER
+    + r'"\}\n'
+)
+_ONE_LINE = re.compile(_LINE)
+_EVERY_LINE = re.compile("^" + _LINE, re.MULTILINE)
+_KNOWN = frozenset(map(str, EventKind))
+# What a run goes through, in order; tokens and resets lie between LoadComplete and the end.
+_FRAME = ("Init", "Loading", "LoadComplete", "ShutdownComplete")
+_INNER = frozenset({"TokenEmitted", "ArenaReset"})
+Row = tuple[str, str, str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryLog:
+    """A checked log. ``tokens`` counts TokenEmitted lines, ``dropped`` numbers without a line."""
+
+    tokens: int
+    dropped: int
+    rows: tuple[Row, ...] = field(repr=False)
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events; made on demand, because a verification needs only the counts."""
+        for name, index, monotonic, rss, seq, wall in self.rows:
+            yield Event(
+                kind=EventKind(name),
+                seq=int(seq),
+                monotonic_ns=int(monotonic),
+                wall_ns=int(wall),
+                rss=int(rss),
+                index=int(index) if index else None,
+            )
+
+
+def encode_event(event: Event) -> bytes:
+    """Return the line of one event, newline included. Raises ValueError for values out of range."""
+    document: dict[str, str | int] = {
+        "event": str(event.kind),
+        "monotonic_ns": str(event.monotonic_ns),
+        "rss": str(event.rss),
+        "seq": event.seq,
+        "wall_ns": str(event.wall_ns),
+    }
+    if event.index is not None:
+        document["index"] = event.index
+    line = jcs({**document}) + b"\n"
+    if not _ONE_LINE.fullmatch(line.decode("ascii")):
+        raise ValueError("an event value is out of range")
+    return line
+
+
+def encode_log(events: Iterable[Event]) -> bytes:
+    """Return the telemetry file of ``events``."""
+    return b"".join(map(encode_event, events))
+
+
+def parse_log(data: bytes) -> TelemetryLog:
+    """Parse a whole telemetry file.
+
+    Sequence numbers grow, the monotonic clock never goes back, and token indexes grow. When no
+    number is missing, the log begins with Init, Loading, LoadComplete and ends with
+    ShutdownComplete, and token indexes are 0, 1, 2 and so on. Raises EvidenceError naming the line.
+    """
+    if not data.endswith(b"\n"):
+        raise EvidenceError("the telemetry is truncated", expected="a newline at the end")
+    text = data.decode("latin-1")  # every other byte than ASCII fails to match a line
+    rows = _EVERY_LINE.findall(text)
+    if len(rows) != text.count("\n"):
+        lines = enumerate(text.split("\n"), 1)
+        number = next(n for n, line in lines if not _ONE_LINE.fullmatch(line + "\n"))
+        raise _bad(number, "one of the line forms of docs/spec/telemetry.md", "another form")
+    names, indexes, monotonic, rss, seqs, wall = zip(*rows, strict=True)
+    numbers = list(map(int, seqs))
+    _check_ranges([*map(int, monotonic), *map(int, rss), *map(int, wall)], numbers)
+    _check_growth(numbers, list(map(int, monotonic)))
+    dropped = numbers[-1] + 1 - len(rows)
+    tokens = _check_tokens(names, indexes, dropped)
+    _check_kinds(names, dropped)
+    return TelemetryLog(tokens=tokens, dropped=dropped, rows=tuple(rows))
+
+
+def _check_ranges(large: Sequence[int], counters: Sequence[int]) -> None:
+    if max(large) >= _U64 or max(counters) >= _U32:
+        raise EvidenceError(
+            "the telemetry holds a number out of range",
+            expected="64-bit times and sizes, 32-bit counters",
+        )
+
+
+def _check_growth(numbers: Sequence[int], monotonic: Sequence[int]) -> None:
+    for line, (before, seq) in enumerate(pairwise(numbers), 2):
+        if seq <= before:
+            raise _bad(line, f"a sequence number above {before}", str(seq))
+    for line, (earlier, time) in enumerate(pairwise(monotonic), 2):
+        if time < earlier:
+            raise _bad(line, "a monotonic clock", "an earlier time than the line before")
+
+
+def _check_tokens(names: Sequence[str], indexes: Sequence[str], dropped: int) -> int:
+    """Return the number of tokens; their indexes grow, and by one when nothing was dropped."""
+    least = tokens = 0
+    for line, (name, text) in enumerate(zip(names, indexes, strict=True), 1):
+        if (name == EventKind.TOKEN_EMITTED) != (text != ""):
+            raise _bad(line, "an index exactly on TokenEmitted", "the opposite")
+        if text == "":
+            continue
+        index = int(text)
+        if index < least or (dropped == 0 and index != least):
+            raise _bad(line, f"token index {least}", str(index))
+        least = index + 1
+        tokens += 1
+    return tokens
+
+
+def _check_kinds(names: Sequence[str], dropped: int) -> None:
+    for line, name in enumerate(names, 1):
+        if name not in _KNOWN:
+            raise _bad(line, "a known event", "another name")
+    if dropped:
+        return  # the receipt says how many; which ones nobody knows
+    frame = (*names[:3], *names[3:][-1:])
+    if frame != _FRAME:
+        raise EvidenceError(
+            "the telemetry does not show a whole run",
+            expected="Init, Loading, LoadComplete, ..., ShutdownComplete",
+            found=", ".join(frame),
+        )
+    for line, name in enumerate(names[3:-1], 4):
+        if name not in _INNER:
+            raise _bad(line, "TokenEmitted or ArenaReset", name)
+
+
+def _bad(number: int, expected: str, found: str) -> EvidenceError:
+    return EvidenceError(f"telemetry line {number} is not valid", expected=expected, found=found)
