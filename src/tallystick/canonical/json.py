@@ -17,26 +17,18 @@ import rfc8785
 
 from tallystick.errors import EvidenceError
 
-JSONValue: TypeAlias = (
-    None | bool | int | float | str | list["JSONValue"] | dict[str, "JSONValue"]
-)
+JSONValue: TypeAlias = bool | int | float | str | list["JSONValue"] | dict[str, "JSONValue"] | None
 
 MAX_DEPTH: Final = 64
 MAX_SAFE_INTEGER: Final = 2**53 - 1
-_MAX_INTEGER_CHARACTERS: Final = (
-    17  # a sign and 16 digits; longer texts need not be converted
-)
+_MAX_INTEGER_CHARACTERS: Final = 17  # a sign and 16 digits; longer texts need not be converted
 _BOM: Final = b"\xef\xbb\xbf"
 # One token is a whole string (even an unterminated one, so that a scan stays linear) or a bracket.
-_STRUCTURE: Final = re.compile(
-    r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[][{}]', re.DOTALL
-)
+_STRUCTURE: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[][{}]', re.DOTALL)
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def parse_strict(
-    data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH
-) -> JSONValue:
+def parse_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JSONValue:
     """Parse one JSON document of at most ``max_bytes`` bytes and ``max_depth`` nested containers.
 
     Raises EvidenceError for anything that docs/spec/json.md refuses.
@@ -92,9 +84,7 @@ def jcs(value: JSONValue) -> bytes:
         ) from None
 
 
-def parse_canonical(
-    data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH
-) -> JSONValue:
+def parse_canonical(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JSONValue:
     """Parse a document whose bytes must be its own canonical form.
 
     Raises EvidenceError as :func:`parse_strict` does, and when ``jcs(parse(data)) != data``.

@@ -19,6 +19,7 @@ class MerkleFrontier:
 
     def __init__(self) -> None:
         self.count = 0
+        # Roots of complete subtrees, one for each one bit of the count, the smallest last.
         self._stack: list[bytes] = []
 
     def append(self, leaf: bytes) -> None:
@@ -33,6 +34,27 @@ class MerkleFrontier:
         stack.append(node)
         self.count += 1
 
+    def extend(self, leaves: Iterable[bytes]) -> None:
+        """Add leaf hashes in order: the same as appending each, level by level and so faster."""
+        sha256 = _sha256
+        stack = self._stack
+        nodes = list(leaves)
+        added = len(nodes)
+        waiting: list[bytes] = []
+        bits = self.count
+        while nodes:
+            if bits & 1:
+                nodes.insert(0, stack.pop())
+            if len(nodes) & 1:
+                waiting.append(nodes.pop())
+            nodes = [
+                sha256(b"\x01" + left + right).digest()
+                for left, right in zip(nodes[::2], nodes[1::2], strict=True)
+            ]
+            bits >>= 1
+        stack.extend(reversed(waiting))
+        self.count += added
+
     def root(self) -> bytes:
         """Return the 32-byte root. Raises ValueError when no leaf was added."""
         if not self._stack:
@@ -46,6 +68,5 @@ class MerkleFrontier:
 def merkle_root(leaves: Iterable[bytes]) -> bytes:
     """Return the root over ``leaves`` (32-byte leaf hashes)."""
     tree = MerkleFrontier()
-    for leaf in leaves:
-        tree.append(leaf)
+    tree.extend(leaves)
     return tree.root()
