@@ -34,6 +34,11 @@ def domain_hash(domain: str, version: int, parts: Sequence[bytes]) -> bytes:
     return hashlib.sha256(frame(domain, version, parts)).digest()
 
 
+def domain_digest(domain: str, version: int, parts: Sequence[bytes]) -> str:
+    """Return ``H(domain, version, parts)`` as ``sha256:<64 hex>``."""
+    return format_digest(domain_hash(domain, version, parts))
+
+
 def sha256(data: bytes) -> bytes:
     """Return the 32-byte SHA-256 of ``data``."""
     return hashlib.sha256(data).digest()

@@ -28,8 +28,8 @@ from typing import (
 from tallystick.canonical.json import JSONValue, jcs, parse_canonical, shorten
 from tallystick.contracts.scalars import (
     FieldCodec,
+    FieldError,
     JSONSchema,
-    Refused,
     exact,
     integer_codec,
     kind_of,
@@ -50,7 +50,7 @@ def decode(cls: type[T], value: JSONValue, *, where: str = "document") -> T:
     """
     try:
         return cast(T, _document(cls).load(value))
-    except Refused as refusal:
+    except FieldError as refusal:
         raise EvidenceError(
             _message(where, refusal), expected=refusal.expected, found=refusal.found
         ) from None
@@ -64,7 +64,7 @@ def encode(document: object) -> JSONValue:
     cls = type(document)
     try:
         return cast(JSONValue, _document(cls).dump(document))
-    except Refused as refusal:
+    except FieldError as refusal:
         raise InputError(
             _message(cls.__name__, refusal),
             expected=refusal.expected,
@@ -104,7 +104,7 @@ def json_schema(cls: type, schema_id: str) -> JSONSchema:
     return schema
 
 
-def _message(where: str, refusal: Refused) -> str:
+def _message(where: str, refusal: FieldError) -> str:
     location = refusal.location()
     return f"{where}: bad field {location}" if location else f"{where}: not such a document"
 
@@ -184,12 +184,12 @@ def _each(
 
     def convert_all(values: Any) -> Any:
         if not isinstance(values, source) or len(values) > bound:
-            raise Refused(expected, kind_of(values))
+            raise FieldError(expected, kind_of(values))
         done: list[Any] = []
         try:
             for value in values:
-                done.append(convert(value))
-        except Refused as refusal:
+                done.append(convert(value))  # noqa: PERF401 - its length is the failing index
+        except FieldError as refusal:
             refusal.path.append(f"[{len(done)}]")
             raise
         return target(done)
@@ -224,14 +224,14 @@ def _document_loader(
 
     def load(value: Any) -> Any:
         if type(value) is not dict:
-            raise Refused("an object", kind_of(value))
+            raise FieldError("an object", kind_of(value))
         if value.keys() != names:
             raise _wrong_keys(value, names)
         arguments: list[Any] = []
         try:
             for name, field_load in loaders:
                 arguments.append(field_load(value[name]))
-        except Refused as refusal:
+        except FieldError as refusal:
             refusal.path.append(f".{loaders[len(arguments)][0]}")
             raise
         return cls(*arguments)
@@ -239,12 +239,12 @@ def _document_loader(
     return load
 
 
-def _wrong_keys(value: dict[str, Any], names: frozenset[str]) -> Refused:
+def _wrong_keys(value: dict[str, Any], names: frozenset[str]) -> FieldError:
     missing = sorted(names - value.keys())
     if missing:
-        return Refused(f"the key {missing[0]}", f"{len(missing)} of the declared keys missing")
+        return FieldError(f"the key {missing[0]}", f"{len(missing)} of the declared keys missing")
     unknown = sorted(value.keys() - names)
-    return Refused("only the declared keys", f"the key {shorten(unknown[0])}")
+    return FieldError("only the declared keys", f"the key {shorten(unknown[0])}")
 
 
 def _document_dumper(
@@ -254,12 +254,12 @@ def _document_dumper(
 
     def dump(document: Any) -> Any:
         if type(document) is not cls:
-            raise Refused(f"a {cls.__name__}", kind_of(document))
+            raise FieldError(f"a {cls.__name__}", kind_of(document))
         result: dict[str, Any] = {}
         try:
             for name, field_dump in dumpers:
                 result[name] = field_dump(getattr(document, name))
-        except Refused as refusal:
+        except FieldError as refusal:
             refusal.path.append(f".{dumpers[len(result)][0]}")
             raise
         return result

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, cast
 
-from tallystick.canonical.hashing import domain_hash, format_digest, ids_bytes, parse_digest, sha256
+from tallystick.canonical.hashing import (
+    domain_digest,
+    domain_hash,
+    format_digest,
+    ids_bytes,
+    parse_digest,
+    sha256,
+)
 from tallystick.canonical.json import JSONValue, jcs
 from tallystick.contracts.codec import encode, encode_bytes
 from tallystick.contracts.receipt import Core, Observed, Receipt
@@ -47,12 +54,12 @@ def derive_blind(commit_key: bytes, body: bytes) -> bytes:
 
 def request_digest(run: InferenceRun) -> str:
     """Return the digest that names what was asked for."""
-    return _text("tallystick.request", [bytes.fromhex(run.blind), request_body(run)])
+    return domain_digest("tallystick.request", 1, [bytes.fromhex(run.blind), request_body(run)])
 
 
 def run_digest(run: InferenceRun) -> str:
     """Return the digest of the whole declaration of one run."""
-    return _text("tallystick.run", [bytes.fromhex(run.blind), encode_bytes(run)])
+    return domain_digest("tallystick.run", 1, [bytes.fromhex(run.blind), encode_bytes(run)])
 
 
 def prompt_commitment(
@@ -64,27 +71,27 @@ def prompt_commitment(
     """
     template = b"" if template_digest is None else parse_digest(template_digest)
     text = rendered_prompt.encode("utf-8")
-    return _text("tallystick.prompt", [_key(blind), template, text, ids_bytes(ids)])
+    return domain_digest("tallystick.prompt", 1, [_key(blind), template, text, ids_bytes(ids)])
 
 
 def output_commitment(blind: bytes, ids: Sequence[int], output: bytes) -> str:
     """Commit to the sampled token ids and the output bytes."""
-    return _text("tallystick.output", [_key(blind), ids_bytes(ids), output])
+    return domain_digest("tallystick.output", 1, [_key(blind), ids_bytes(ids), output])
 
 
 def no_bundle_digest() -> str:
     """Return what stands for the bundle and the task of a run without a bundle."""
-    return _text("tallystick.no-bundle", [])
+    return domain_digest("tallystick.no-bundle", 1, [])
 
 
 def sandbox_profile_digest(name: str, level: str) -> str:
     """Return the digest of the sandbox profile ``name`` at the declared ``level``."""
-    return _text("tallystick.sandbox-profile", [jcs({"name": name, "level": level})])
+    return domain_digest("tallystick.sandbox-profile", 1, [jcs({"name": name, "level": level})])
 
 
 def runtime_class_id(runtime_class: RuntimeClass) -> str:
     """Return the id of ``runtime_class``: equal ids may be compared bit for bit."""
-    return _text("tallystick.runtime-class", [encode_bytes(runtime_class)])
+    return domain_digest("tallystick.runtime-class", 1, [encode_bytes(runtime_class)])
 
 
 def core_digest(core: Core) -> str:
@@ -100,7 +107,7 @@ def observed_digest(observed: Observed) -> str:
 def receipt_digest(receipt: Receipt) -> str:
     """Return the digest that names ``receipt``."""
     parts = [sha256(encode_bytes(receipt.core)), sha256(encode_bytes(receipt.observed))]
-    return _text("geoai.receipt", parts)
+    return domain_digest("geoai.receipt", 1, parts)
 
 
 def receipt_id(digest: str) -> str:
@@ -110,8 +117,9 @@ def receipt_id(digest: str) -> str:
 
 def chain_digest(core: Core) -> str:
     """Return the digest that ties bundle, model, task, engine, sandbox and output together."""
-    return _text(
+    return domain_digest(
         "tallystick.chain",
+        1,
         [
             parse_digest(core.bundle_digest),
             parse_digest(core.model_digest),
@@ -121,10 +129,6 @@ def chain_digest(core: Core) -> str:
             parse_digest(core.output_commitment),
         ],
     )
-
-
-def _text(domain: str, parts: Sequence[bytes]) -> str:
-    return format_digest(domain_hash(domain, 1, parts))
 
 
 def _key(key: bytes) -> bytes:

@@ -90,8 +90,8 @@ class ExactCombination:
 class Calibration:
     """Every exact combination found for one model, engine and fingerprint.
 
-    The first combination is the one that runs use. ``suite`` names the calibration procedure's version, ``layers`` the number of layers whose
-    output rows the observer saw.
+    The first combination is the one that runs use. ``suite`` names the calibration procedure's
+    version, ``layers`` the number of layers whose output rows the observer saw.
     """
 
     schema: Annotated[str, OneOf((CALIBRATION_SCHEMA,))]

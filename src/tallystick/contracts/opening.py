@@ -49,5 +49,3 @@ class ReceiptSet:
     producer: Producer
     receipt_digest: Digest
     members: tuple[SetMember, ...]
-
-

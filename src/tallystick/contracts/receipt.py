@@ -49,7 +49,7 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Disclosed:
-    """Plain digests, present only with ``disclosure: public``: sha256 of UTF-8 prompt and output."""
+    """Plain sha256 of the UTF-8 prompt and of the output, only with ``disclosure: public``."""
 
     prompt_digest: Digest
     output_digest: Digest
@@ -96,7 +96,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident memory in bytes: the child before the load, its peak, the supervisor's change after."""
+    """Resident bytes: the child before the load, its peak, the supervisor's change after."""
 
     before: U64
     peak: U64

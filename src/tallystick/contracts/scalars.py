@@ -31,7 +31,7 @@ DECIMAL_REGEX: Final = "0|[1-9][0-9]*"
 _TIME: Final = re.compile(TIME_REGEX)
 
 
-class Refused(Exception):
+class FieldError(Exception):
     """A value that does not fit; every level on the way out adds its step to ``path``."""
 
     def __init__(self, expected: str, found: str) -> None:
@@ -41,6 +41,7 @@ class Refused(Exception):
         self.path: list[str] = []
 
     def location(self) -> str:
+        """Return the path from the document's root, such as ``core.members[2].name``."""
         return "".join(reversed(self.path)).lstrip(".")
 
 
@@ -78,12 +79,13 @@ def exact(kind: type, fits: Callable[[Any], bool], expected: str, schema: JSONSc
     def same(value: Any) -> Any:
         if type(value) is kind and fits(value):
             return value
-        raise Refused(expected, kind_of(value))
+        raise FieldError(expected, kind_of(value))
 
     return FieldCodec(same, same, schema)
 
 
 def text_codec(mark: Any) -> FieldCodec:
+    """Return the codec of a text field. Raises TypeError for a marker that is not for texts."""
     schema: JSONSchema = {"type": "string"}
     if isinstance(mark, OneOf):
         values = mark.values
@@ -146,6 +148,7 @@ def _is_time(text: str) -> bool:
 
 
 def integer_codec(mark: Any) -> FieldCodec:
+    """Return the codec of an integer field. Raises TypeError for other markers."""
     if isinstance(mark, IntRange):
         low, high = mark.low, mark.high
         schema: JSONSchema = {"type": "integer", "minimum": low, "maximum": high}
@@ -170,12 +173,12 @@ def _decimal(high: int) -> FieldCodec:
             number = int(value)
             if number <= high:
                 return number
-        raise Refused(expected, kind_of(value))
+        raise FieldError(expected, kind_of(value))
 
     def dump(value: Any) -> str:
         if type(value) is int and 0 <= value <= high:
             return str(value)
-        raise Refused(f"an integer within 0..{high}", kind_of(value))
+        raise FieldError(f"an integer within 0..{high}", kind_of(value))
 
     schema = {
         "type": "string",

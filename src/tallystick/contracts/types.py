@@ -31,7 +31,7 @@ class MaxLength:
 
 @dataclass(frozen=True, slots=True)
 class Base64Text:
-    """Standard base64 with padding, in its one canonical spelling, of at most ``limit`` characters."""
+    """Padded standard base64 in its one canonical spelling, of at most ``limit`` characters."""
 
     limit: int
 
