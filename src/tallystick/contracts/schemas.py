@@ -1,0 +1,39 @@
+"""The JSON Schemas of the documents, generated from their types (docs/spec/documents.md).
+
+``python scripts/write_schemas.py`` writes them; a test holds the committed files to the types. The schemas describe structure for other tools; :mod:`tallystick.contracts.codec` is
+what this project itself reads with, and it is stricter (canonical bytes, dates that exist).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from tallystick.contracts.codec import json_schema
+from tallystick.contracts.model import Calibration, ModelFacts, ModelPin
+from tallystick.contracts.opening import Opening, ReceiptSet
+from tallystick.contracts.receipt import Receipt
+from tallystick.contracts.request import InferenceRun
+
+# File name stem, type, and the end of the schema's id.
+DOCUMENTS: Final[tuple[tuple[str, type, str], ...]] = (
+    ("inference-run", InferenceRun, "dac.InferenceRun"),
+    ("receipt", Receipt, "geoai.receipt/v1alpha1"),
+    ("opening", Opening, "tallystick.opening/v1"),
+    ("receipt-set", ReceiptSet, "misaka.palw.receipt-set.v2"),
+    ("model-facts", ModelFacts, "tallystick.model-facts/v1"),
+    ("model-pin", ModelPin, "tallystick.model-pin/v1"),
+    ("calibration", Calibration, "tallystick.calibration/v1"),
+)
+SCHEMA_ID_PREFIX: Final = "tag:tallystick,2026:schema/"
+
+
+def schema_files() -> Mapping[str, bytes]:
+    """Return the content of every schema file by its name, as UTF-8 with two-space indents."""
+    files: dict[str, bytes] = {}
+    for stem, cls, identity in DOCUMENTS:
+        schema = json_schema(cls, SCHEMA_ID_PREFIX + identity)
+        text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+        files[f"{stem}.schema.json"] = text.encode("utf-8")
+    return files
