@@ -1,0 +1,86 @@
+"""What the command line prints, and how."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tallystick.cli.output import Progress, asks_for_json, emit, note, printable, table
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("日本語 😀 ×", "日本語 😀 ×"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\rb\x08c\x7f\x9b", "a\\x0db\\x08c\\x7f\\x9b"),
+        ("user\u202egpj.exe", "user\\u202egpj.exe"),
+        ("\udc80", "\\udc80"),
+    ],
+)
+def test_control_characters_are_made_visible(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "asked"),
+    [
+        (["verify", "--json"], {}, True),
+        (["verify"], {}, False),
+        (["run", "--", "--json"], {}, False),
+        (["verify"], {"TALLYSTICK_VERIFY_JSON": "true"}, True),
+        (["verify"], {"TALLYSTICK_VERIFY_JSON": "0"}, False),
+        (["keys", "show"], {"TALLYSTICK_KEYS_SHOW_JSON": "1"}, True),
+        (["keys", "show"], {"TALLYSTICK_VERIFY_JSON": "1"}, False),
+        ([], {"TALLYSTICK_JSON": "1"}, False),
+    ],
+)
+def test_json_is_recognised_without_parsing(
+    words: list[str], environment: dict[str, str], asked: bool
+) -> None:
+    assert asks_for_json(words, environment) is asked
+
+
+def test_a_result_is_one_canonical_line_or_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    emit({"b": 1, "a": "\x1b"}, as_json=True, text="unused")
+    captured = capsys.readouterr()
+    assert captured.out == '{"a":"\\u001b","b":1}\n'
+    assert json.loads(captured.out) == {"a": "\x1b", "b": 1}
+    emit({"b": 1}, as_json=False, text="b is \x1b 1")
+    assert capsys.readouterr().out == "b is \\x1b 1\n"
+
+
+def test_words_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    note("created a key")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "created a key\n"
+
+
+def test_a_table_aligns_its_values() -> None:
+    assert table([("a", "1"), ("long name", "2"), ("empty", "")]) == (
+        "a          1\nlong name  2\nempty"
+    )
+    assert table([]) == ""
+
+
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("hashing", "bytes") as progress:
+        progress.update(1, 2)
+        progress.update(2, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_shows_the_share_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with Progress("hashing", "bytes") as progress:
+        progress.update(2000, 2000)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("\rhashing: 2,000 of 2,000 bytes")
+    assert captured.err.endswith("\r")
