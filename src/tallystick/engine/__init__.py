@@ -1,0 +1,1 @@
+"""The inference engine behind a small port. Only child processes load it."""

@@ -1,0 +1,1 @@
+"""How a run is executed and re-executed: schedules, sampling, and the child programs."""

@@ -1,0 +1,1 @@
+"""The one adapter: the C API of llama.cpp as the pinned ``xllamacpp`` wheel exports it."""

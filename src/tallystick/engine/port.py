@@ -1,0 +1,95 @@
+"""The engine port: what the rest of the project knows about an inference engine.
+
+An adapter opens a model, evaluates batches of rows, and hands back rows. It decides nothing
+about schedules, sampling or evidence: those are `execution/`. One adapter exists, `libllama`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSpec:
+    """How to open a context.
+
+    ``cells`` is the number of KV cells, ``max_rows`` the largest batch, ``sequences`` the number
+    of parallel sequences (scratch rows each take one of their own).
+    """
+
+    cells: int
+    max_rows: int
+    sequences: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One batch: parallel tuples. ``outputs[i]`` asks for the last layer and logits of row i."""
+
+    tokens: Sequence[int]
+    positions: Sequence[int]
+    sequences: Sequence[int]
+    outputs: Sequence[bool]
+
+
+class Tap(Protocol):
+    """Reads layer-output rows while a graph is evaluated."""
+
+    @property
+    def kind(self) -> str:
+        """``compiled`` or ``python``."""
+
+    def take(self) -> Sequence[tuple[int, int, memoryview]]:
+        """Return and forget what the last evaluation left: (layer, rows, bytes of the rows)."""
+
+
+class Context(Protocol):
+    """A KV cache and the graphs over it."""
+
+    def evaluate(self, rows: Rows) -> None:
+        """Evaluate one batch; raises RunFailedError when the engine refuses."""
+
+    def logits(self, row: int) -> memoryview:
+        """Return the logits (f32, native order) of batch row ``row``; valid until `evaluate`."""
+
+    def forget(self, sequence: int) -> None:
+        """Drop every cell of ``sequence``."""
+
+    def close(self) -> None:
+        """Free the context."""
+
+
+class Model(Protocol):
+    """A loaded model."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def embedding(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def context_train(self) -> int: ...
+    @property
+    def adds_bos(self) -> bool: ...
+
+    def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
+        """Return the token ids of UTF-8 ``text``."""
+
+    def piece(self, token: int, *, special: bool) -> bytes:
+        """Return the bytes of ``token``; control tokens are empty unless ``special``."""
+
+    def is_end(self, token: int) -> bool:
+        """Tell whether ``token`` ends a generation."""
+
+    def open_context(self, spec: ContextSpec, tap: Tap | None) -> Context:
+        """Open a context, observed by ``tap`` when one is given."""
+
+    def close(self) -> None:
+        """Free the model."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...

@@ -1,0 +1,320 @@
+"""The engine child: one process, one job, no key. Run as ``python -m tallystick.execution.child``."""
+
+from __future__ import annotations
+
+import base64
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tallystick.canonical.hashing import format_digest
+from tallystick.contracts.codec import decode, encode
+from tallystick.contracts.generation import Generation, HostFacts, Timings
+from tallystick.contracts.request import InferenceRun
+from tallystick.engine.libllama.adapter import LlamaModel, open_model
+from tallystick.engine.libllama.library import Library
+from tallystick.engine.libllama.tap import CompiledTap, PythonTap, open_tap
+from tallystick.errors import EvidenceError, InputError, RunFailedError
+from tallystick.evidence.state_tree import StateTree
+from tallystick.execution import chat
+from tallystick.execution.jobs import (
+    JOBS,
+    CalibrateJob,
+    EngineSetup,
+    FingerprintJob,
+    GenerateJob,
+    ReplayJob,
+)
+from tallystick.execution.sampling import parse_temperature
+from tallystick.execution.schedule import context_cells
+from tallystick.execution.session import Execution, Plan, Sampler, generate, re_execute
+from tallystick.sandbox.channel import Channel, serve
+from tallystick.sandbox.memory import resident_bytes
+
+
+class Reporter:
+    """Sends events, tokens and progress; every event carries time and memory at source."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._last = 0.0
+
+    def event(self, name: str, **data: int) -> None:
+        """Report a telemetry event."""
+        self._channel.send(
+            "event",
+            {
+                "event": name,
+                "monotonic_ns": str(time.monotonic_ns()),
+                "wall_ns": str(time.time_ns()),
+                "rss": str(resident_bytes()),
+                **data,
+            },
+        )
+
+    def progress(self, what: str) -> Callable[[int, int], None]:
+        """Return a progress function that speaks at most five times a second."""
+
+        def report(done: int, total: int) -> None:
+            now = time.monotonic()
+            if done == total or now - self._last > 0.2:
+                self._last = now
+                self._channel.progress(what, done, total)
+
+        return report
+
+    def token(self, index: int, text: bytes) -> None:
+        """Report a token and its bytes."""
+        self.event("TokenEmitted", index=index)
+        self._channel.send("text", {"index": index, "bytes": base64.b64encode(text).decode()})
+
+
+class Engine:
+    """The library, the tap and the model of one job."""
+
+    def __init__(self, setup: EngineSetup, model_fd: int, reporter: Reporter) -> None:
+        self.library = Library(Path(setup.library))
+        self.threads = setup.threads
+        observer = None if setup.observer is None else Path(setup.observer)
+        self.tap: CompiledTap | PythonTap = open_tap(self.library, observer)
+        reporter.event("Loading")
+        started = time.monotonic_ns()
+        loading = reporter.progress("loading")
+        self.model: LlamaModel = open_model(
+            self.library, model_fd, lambda done: loading(int(done * 1000), 1000)
+        )
+        self.load_ns = time.monotonic_ns() - started
+        reporter.event("LoadComplete")
+
+
+def prepare_prompt(model: LlamaModel, run: InferenceRun) -> tuple[str, str | None, tuple[int, ...]]:
+    """Return the rendered prompt, the template's digest, and the token ids."""
+    text, digest = run.prompt, None
+    if run.chat is not None:
+        template = model.chat_template()
+        if template is None:
+            raise InputError(
+                "this model carries no chat template", hint="run without --chat for a raw prompt"
+            )
+        digest = chat.template_digest(template)
+        bos = model.special_piece("bos")
+        text = chat.render(template, run.prompt, run.chat, bos=bos, eos=model.special_piece("eos"))
+        if model.adds_bos and bos:
+            # The tokenizer adds it: a template that writes it too would double it.
+            text = text.removeprefix(bos)
+    ids = model.tokenize(
+        text.encode(), add_special=run.add_special, parse_special=run.parse_special
+    )
+    if not ids:
+        raise InputError("the prompt has no tokens", hint="give a prompt that is not empty")
+    return text, digest, ids
+
+
+def _check_room(model: LlamaModel, run: InferenceRun, prompt_tokens: int) -> int:
+    """Return the context of this run in tokens: 4096 under `sequential`, else the model's own."""
+    limit = 4096 if run.policy == "sequential" else model.context_train
+    if prompt_tokens + run.max_tokens > limit:
+        raise InputError(
+            "prompt and generated tokens do not fit the context",
+            expected=f"at most {limit} tokens in all",
+            found=f"{prompt_tokens} prompt tokens + {run.max_tokens} to generate",
+            hint="shorten the prompt or lower --n-predict",
+        )
+    return limit
+
+
+def _output(model: LlamaModel, ids: Sequence[int]) -> bytes:
+    return b"".join(model.piece(token, special=False) for token in ids)
+
+
+def _tree(run: InferenceRun, model: LlamaModel, prompt_tokens: int) -> StateTree:
+    return StateTree(bytes.fromhex(run.blind), model.layers, prompt_tokens)
+
+
+def _host(engine: Engine, policy: str, states: bool) -> HostFacts:
+    return HostFacts(
+        cpu=_cpu_name()[:200],
+        cpu_features=engine.library.system_info()[:200],
+        libc=" ".join(platform.libc_ver())[:200],
+        kernel=f"{platform.system()} {platform.release()}"[:200],
+        python=platform.python_version(),
+        threads=1 if policy == "sequential" else engine.threads,
+        observer=engine.tap.kind if states else "none",
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
+    """Generate, live evidence included; with ``self_check`` re-execute before reporting."""
+    reporter.event("Init")
+    rss_before = resident_bytes()
+    engine = Engine(job.setup, job.model_fd, reporter)
+    model, run = engine.model, job.run
+    text, digest, prompt = prepare_prompt(model, run)
+    _check_room(model, run, len(prompt))
+    cells = 4096 if run.policy == "sequential" else context_cells(
+        len(prompt), run.max_tokens, job.row_class
+    )
+    plan = Plan(run.policy, job.row_class, cells, engine.threads)
+    sampler = Sampler(parse_temperature(run.temperature), run.seed)
+    states = "states" in run.evidence
+    tree = _tree(run, model, len(prompt)) if states else None
+    tap = engine.tap if states else None
+    execution = Execution(model, plan, len(prompt), tap, tree)
+    clock = [time.monotonic_ns()]
+
+    def on_token(index: int, token: int) -> None:
+        if index == 0:
+            clock.append(time.monotonic_ns())
+        reporter.token(index, model.piece(token, special=False))
+
+    sampled = generate(
+        execution, model, plan, prompt, run.max_tokens, sampler, on_token, reporter.progress("prompt")
+    )
+    clock.append(time.monotonic_ns())
+    execution.close()
+    reporter.event("ArenaReset")
+    checked = "not_run"
+    if job.self_check == "yes":
+        _self_check(engine, plan, run, prompt, sampled, sampler, tree, reporter)
+        checked = "passed"
+    clock.append(time.monotonic_ns())
+    return Generation(
+        rendered_prompt=text,
+        chat_template_digest=digest,
+        prompt_ids=prompt,
+        sampled_ids=sampled,
+        output=base64.b64encode(_output(model, sampled)).decode(),
+        stop_reason="end_of_generation" if model.is_end(sampled[-1]) else "length",
+        context_tokens=cells,
+        layers=model.layers,
+        state_root=None if tree is None else format_digest(tree.root()),
+        state_leaves=0 if tree is None else tree.count,
+        leaf_checks="" if tree is None else base64.b64encode(tree.leaf_checks).decode(),
+        self_check=checked,
+        timings=Timings(
+            load=engine.load_ns,
+            prefill=clock[1] - clock[0],
+            decode=clock[2] - clock[1],
+            seal=clock[3] - clock[2],
+        ),
+        rss_before=rss_before,
+        host=_host(engine, run.policy, states),
+    )
+
+
+def _self_check(
+    engine: Engine,
+    plan: Plan,
+    run: InferenceRun,
+    prompt: Sequence[int],
+    sampled: Sequence[int],
+    sampler: Sampler,
+    live: StateTree | None,
+    reporter: Reporter,
+) -> None:
+    """The sealing pass: every token must follow from its own logits, every state must be equal."""
+    tree = None if live is None else _tree(run, engine.model, len(prompt))
+    tap = None if live is None else engine.tap
+    execution = Execution(engine.model, plan, len(prompt), tap, tree)
+    derived = re_execute(
+        execution, plan, prompt, sampled, sampler, reporter.progress("self-check")
+    )
+    execution.close()
+    for index, (claimed, found) in enumerate(zip(sampled, derived, strict=True)):
+        if claimed != found:
+            raise EvidenceError(
+                "self-check failed: a token does not follow from its own logits",
+                found=f"generated token {index}",
+                hint="recalibrate the model: tallystick model calibrate",
+            )
+    if live is not None and tree is not None and live.root() != tree.root():
+        raise EvidenceError(
+            "self-check failed: the batched pass gave another state root than the generation",
+            hint="recalibrate the model: tallystick model calibrate",
+        )
+
+
+def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
+    """Re-execute the claimed ids; the result holds what follows, not what was claimed."""
+    reporter.event("Init")
+    rss_before = resident_bytes()
+    engine = Engine(job.setup, job.model_fd, reporter)
+    model, run = engine.model, job.run
+    text, digest, prompt = prepare_prompt(model, run)
+    plan = Plan(run.policy, job.row_class, job.context_tokens, engine.threads)
+    if len(prompt) + len(job.claimed_ids) > job.context_tokens:
+        raise EvidenceError(
+            "prompt and sampled ids do not fit the receipt's context",
+            expected=f"at most {job.context_tokens}",
+            found=str(len(prompt) + len(job.claimed_ids)),
+        )
+    if max(job.claimed_ids) >= model.vocabulary:
+        raise EvidenceError("a sampled id is beyond the model's vocabulary")
+    sampler = Sampler(parse_temperature(run.temperature), run.seed)
+    tree = _tree(run, model, len(prompt)) if job.states == "yes" else None
+    execution = Execution(model, plan, len(prompt), engine.tap if tree else None, tree)
+    started = time.monotonic_ns()
+    derived = re_execute(
+        execution, plan, prompt, job.claimed_ids, sampler, reporter.progress("replay")
+    )
+    spent = time.monotonic_ns() - started
+    execution.close()
+    ended = next((i for i, token in enumerate(derived) if model.is_end(token)), None)
+    return Generation(
+        rendered_prompt=text,
+        chat_template_digest=digest,
+        prompt_ids=prompt,
+        sampled_ids=derived,
+        output=base64.b64encode(_output(model, derived)).decode(),
+        stop_reason="length" if ended is None else "end_of_generation",
+        context_tokens=job.context_tokens,
+        layers=model.layers,
+        state_root=None if tree is None else format_digest(tree.root()),
+        state_leaves=0 if tree is None else tree.count,
+        leaf_checks="" if tree is None else base64.b64encode(tree.leaf_checks).decode(),
+        self_check="not_run",
+        timings=Timings(load=engine.load_ns, prefill=spent, decode=0, seal=0),
+        rss_before=rss_before,
+        host=_host(engine, run.policy, tree is not None),
+    )
+
+
+def _handle(request: Any, channel: Channel) -> None:
+    op = request["op"]
+    job = decode(JOBS[op], request["job"], where=op)
+    reporter = Reporter(channel)
+    if isinstance(job, GenerateJob):
+        channel.send("result", {"generation": encode(run_generate(job, reporter))})
+    elif isinstance(job, ReplayJob):
+        channel.send("result", {"generation": encode(run_replay(job, reporter))})
+    elif isinstance(job, CalibrateJob):
+        from tallystick.execution.calibrate_child import run_calibrate
+
+        channel.send("result", run_calibrate(job, reporter))
+    elif isinstance(job, FingerprintJob):
+        from tallystick.execution.fingerprint_child import run_fingerprint
+
+        channel.send("result", run_fingerprint(job))
+    else:
+        raise RunFailedError("unknown job")
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.setrecursionlimit(2000)
+    serve(_handle)

@@ -1,0 +1,80 @@
+"""What a supervisor asks an engine child to do: typed jobs, sealed into the child's input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tallystick.contracts.request import InferenceRun
+from tallystick.contracts.runtime import Knob, RowClass
+from tallystick.contracts.types import (
+    U32,
+    Count,
+    IntRange,
+    LongText,
+    MaxLength,
+    OneOf,
+    TokenId,
+)
+
+Descriptor = Annotated[int, IntRange(0, 2**16)]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """Which library to load, and the compiled observer if there is one (paths)."""
+
+    library: LongText
+    observer: LongText | None
+    threads: Count
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateJob:
+    """Run ``run`` on the model behind ``model_fd``; commit to the states when asked."""
+
+    setup: EngineSetup
+    model_fd: Descriptor
+    run: InferenceRun
+    row_class: RowClass
+    self_check: Annotated[str, OneOf(("no", "yes"))]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayJob:
+    """Re-execute ``run`` over the claimed ids and report everything that follows from them."""
+
+    setup: EngineSetup
+    model_fd: Descriptor
+    run: InferenceRun
+    row_class: RowClass
+    context_tokens: Count
+    claimed_ids: Annotated[tuple[TokenId, ...], MaxLength(1024)]
+    states: Annotated[str, OneOf(("no", "yes"))]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrateJob:
+    """Find the row class of one knob setting (the child's environment) for one model."""
+
+    setup: EngineSetup
+    model_fd: Descriptor
+    layers: U32
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintJob:
+    """Run the numeric conformance suite under one knob setting (the child's environment)."""
+
+    setup: EngineSetup
+    knobs: Annotated[tuple[Knob, ...], MaxLength(4)]
+
+
+Job = GenerateJob | ReplayJob | CalibrateJob | FingerprintJob
+JOBS: dict[str, type[Job]] = {
+    "generate": GenerateJob,
+    "replay": ReplayJob,
+    "calibrate": CalibrateJob,
+    "fingerprint": FingerprintJob,
+}
+
