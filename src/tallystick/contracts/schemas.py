@@ -1,7 +1,8 @@
 """The JSON Schemas of the documents, generated from their types (docs/spec/documents.md).
 
-``python scripts/write_schemas.py`` writes them; a test holds the committed files to the types. The schemas describe structure for other tools; :mod:`tallystick.contracts.codec` is
-what this project itself reads with, and it is stricter (canonical bytes, dates that exist).
+``python scripts/write_schemas.py`` writes them; a test holds the committed files to the types.
+The schemas describe structure for other tools. What this project itself reads with is
+:mod:`tallystick.contracts.codec`, which is stricter (canonical bytes, dates that exist).
 """
 
 from __future__ import annotations

@@ -1,0 +1,255 @@
+"""One valid example of every document, small and with every optional part used somewhere."""
+
+from __future__ import annotations
+
+from tallystick.canonical.hashing import format_digest, sha256
+from tallystick.contracts import digests
+from tallystick.contracts.model import (
+    CALIBRATION_SCHEMA,
+    FACTS_SCHEMA,
+    PIN_SCHEMA,
+    Calibration,
+    ExactCombination,
+    ModelFacts,
+    ModelPin,
+    WeightType,
+)
+from tallystick.contracts.opening import (
+    OPENING_SCHEMA,
+    SET_SCHEMA,
+    Opening,
+    ReceiptSet,
+    SetMember,
+)
+from tallystick.contracts.receipt import (
+    RECEIPT_SCHEMA,
+    Core,
+    Durations,
+    EgressAudit,
+    Evidence,
+    FingerprintPart,
+    Host,
+    Memory,
+    Observed,
+    Receipt,
+    Sandbox,
+)
+from tallystick.contracts.request import PRODUCER, RUN_SCHEMA, Chat, ExpectedDigest, InferenceRun
+from tallystick.contracts.runtime import EngineBuild, Knob, RowClass, RuntimeClass
+
+
+def digest_of(label: str) -> str:
+    """Return a digest that stands for ``label``."""
+    return format_digest(sha256(label.encode()))
+
+
+BLIND = sha256(b"example blind")
+ENGINE = EngineBuild("libllama", "2026.10.11549", digest_of("library"))
+RUNTIME = RuntimeClass(
+    engine_library=ENGINE.library,
+    fingerprint=digest_of("fingerprint"),
+    policy="row-class",
+    knobs=(Knob("GGML_CPU_TILED_MM", "0"),),
+    prompt_class=RowClass(2, 512),
+    decode_class=RowClass(2, 512),
+)
+
+
+def example_run() -> InferenceRun:
+    """Return a request with a chat and a seed."""
+    return InferenceRun(
+        schema=RUN_SCHEMA,
+        producer=PRODUCER,
+        run_id="01890a5d-ac96-774b-bcce-b302099a8057",
+        model_path="models/example.gguf",
+        model_digest=digest_of("model"),
+        dataset=ExpectedDigest(digests.no_bundle_digest()),
+        task=ExpectedDigest(digests.no_bundle_digest()),
+        model=ExpectedDigest(digest_of("model")),
+        prompt='Où est "la mer"?\n\u20ac\U0001f30a\u0007',
+        chat=Chat(system=None, clock=1_700_000_000),
+        add_special=True,
+        parse_special=True,
+        max_tokens=3,
+        temperature="0.75",
+        seed=2**64 - 1,
+        policy="row-class",
+        evidence=("states",),
+        disclosure="private",
+        sandbox_profile="none",
+        enforcement="none",
+        network_id=None,
+        replica_slot=1,
+        expires_at="2026-12-01T00:00:00.000Z",
+        blind=BLIND.hex(),
+    )
+
+
+def example_core() -> Core:
+    """Return the core of a receipt for :func:`example_run`."""
+    run = example_run()
+    none = digests.sandbox_profile_digest("none", "none")
+    return Core(
+        schema=RECEIPT_SCHEMA,
+        producer=PRODUCER,
+        request_digest=digests.request_digest(run),
+        bundle_digest=digests.no_bundle_digest(),
+        task_digest=digests.no_bundle_digest(),
+        model_digest=run.model_digest,
+        engine=ENGINE,
+        runtime_class=RUNTIME,
+        runtime_class_id=digests.runtime_class_id(RUNTIME),
+        sandbox=Sandbox("none", none),
+        chat_template_digest=digest_of("template"),
+        context_tokens=512,
+        prompt_tokens=4,
+        sampled_tokens=3,
+        prompt_commitment=digests.prompt_commitment(BLIND, None, run.prompt, (1, 2, 3, 4)),
+        output_commitment=digests.output_commitment(BLIND, (5, 6, 7), b"sea"),
+        disclosure="private",
+        disclosed=None,
+        evidence=Evidence("state_committed", digest_of("states"), 18, 3, None, None),
+        canonical_compute_units=None,
+        stop_reason="length",
+        status="complete",
+    )
+
+
+def example_observed() -> Observed:
+    """Return the observed part of a receipt for :func:`example_run`."""
+    return Observed(
+        run_digest=digests.run_digest(example_run()),
+        run_id="01890a5d-ac96-774b-bcce-b302099a8057",
+        start_time="2026-11-30T12:00:00.000Z",
+        end_time="2026-11-30T12:00:01.250Z",
+        durations_ns=Durations(1, 2, 3, 0, 2**63),
+        enforcement_level="none",
+        egress_audit=EgressAudit("not_run", None),
+        rss=Memory(1000, 2000, 0),
+        gpu_memory=None,
+        evictions=0,
+        prefetch_hits=0,
+        prefetch_misses=0,
+        residency="all_resident",
+        dropped_events=0,
+        telemetry_digest=digest_of("telemetry"),
+        self_check="not_run",
+        compute_receipt_digest=None,
+        exec_envelope_digest=None,
+        worker_state_root=None,
+        worker_id="local",
+        host=Host(
+            cpu="Example CPU",
+            cpu_features="avx2",
+            libc="glibc 2.36",
+            kernel="Linux 6.1",
+            python="3.11.2",
+            threads=2,
+            observer="compiled",
+            dropped_environment=("GGML_EXAMPLE",),
+            fingerprint_parts=(FingerprintPart("llama", "0123456789abcdef"),),
+        ),
+    )
+
+
+def example_receipt() -> Receipt:
+    """Return a whole receipt."""
+    return Receipt(example_core(), example_observed())
+
+
+def example_opening() -> Opening:
+    """Return the opening that belongs to :func:`example_receipt`."""
+    run = example_run()
+    return Opening(
+        schema=OPENING_SCHEMA,
+        producer=PRODUCER,
+        receipt_digest=digests.receipt_digest(example_receipt()),
+        request=run,
+        rendered_prompt=run.prompt,
+        prompt_ids=(1, 2, 3, 4),
+        sampled_ids=(5, 6, 7),
+        output="c2Vh",
+        leaf_checks="AAAAAA==",
+    )
+
+
+def example_set() -> ReceiptSet:
+    """Return the completion marker that belongs to :func:`example_receipt`."""
+    digest = digests.receipt_digest(example_receipt())
+    name = digests.receipt_id(digest)
+    return ReceiptSet(
+        schema=SET_SCHEMA,
+        producer=PRODUCER,
+        receipt_digest=digest,
+        members=(
+            SetMember(f"{name}.geoai.json", digest_of("receipt"), "public"),
+            SetMember(f"{name}.opening", digest_of("opening"), "private"),
+        ),
+    )
+
+
+def example_facts() -> ModelFacts:
+    """Return the facts of a small model."""
+    return ModelFacts(
+        schema=FACTS_SCHEMA,
+        gguf_version=3,
+        architecture="llama",
+        name="example",
+        layers=3,
+        embedding=64,
+        context_train=512,
+        vocabulary=1000,
+        experts=0,
+        experts_used=0,
+        parameters=123456,
+        tensors=30,
+        weight_types=(WeightType("Q8_0", 21, 99999), WeightType("F32", 9, 1024)),
+        tokenizer_model="gpt2",
+        tokenizer_digest=digest_of("tokenizer"),
+        chat_template_digest=None,
+        template_uses_clock=False,
+        needs_normalising=(),
+    )
+
+
+def example_pin() -> ModelPin:
+    """Return the pin of a small model."""
+    return ModelPin(
+        schema=PIN_SCHEMA,
+        producer=PRODUCER,
+        name="example",
+        path="models/example.gguf",
+        digest=digest_of("model"),
+        size=2**40,
+        source="https://example.org/example.gguf",
+        derived_from=None,
+        transform=None,
+        facts=example_facts(),
+    )
+
+
+def example_calibration() -> Calibration:
+    """Return a calibration with one exact combination."""
+    return Calibration(
+        schema=CALIBRATION_SCHEMA,
+        producer=PRODUCER,
+        model_digest=digest_of("model"),
+        engine=ENGINE,
+        fingerprint=RUNTIME.fingerprint,
+        suite="calibration/v1",
+        layers=3,
+        combinations=(ExactCombination(RUNTIME.knobs, RowClass(2, 512), 40_000, 150_000),),
+    )
+
+
+def every_example() -> tuple[object, ...]:
+    """Return one example of every document that has a schema."""
+    return (
+        example_run(),
+        example_receipt(),
+        example_opening(),
+        example_set(),
+        example_facts(),
+        example_pin(),
+        example_calibration(),
+    )
