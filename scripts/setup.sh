@@ -58,6 +58,7 @@ fi
 echo "setting up $VENV (once; downloads about 60 MB)" >&2
 "$PYTHON" -m venv --clear "$VENV"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-"$VENV/bin/python" -m pip install --quiet --require-hashes --requirement requirements/dev.lock
-"$VENV/bin/python" -m pip install --quiet --no-deps --no-build-isolation --editable .
+# Twice quiet: warnings about the user's own index configuration are not about this project.
+"$VENV/bin/python" -m pip install -qq --require-hashes --requirement requirements/dev.lock
+"$VENV/bin/python" -m pip install -qq --no-deps --no-build-isolation --editable .
 printf '%s\n' "$wanted" >"$VENV/installed"
