@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Final
 
 from tallystick.errors import InputError
@@ -26,6 +25,8 @@ def require_engine() -> None:
     For verbs that start children: a child without its libraries could only die.
     Raises InputError.
     """
+    from importlib.util import find_spec
+
     for module in ENGINE_MODULES:
         if find_spec(module) is None:
             raise missing_engine(module)
