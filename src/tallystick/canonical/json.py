@@ -77,11 +77,32 @@ def jcs(value: JSONValue) -> bytes:
     that are not finite, lone surrogates, keys that are not texts, other types.
     """
     try:
+        if _is_plain(value):
+            return _PLAIN_ENCODER.encode(value).encode("utf-8")
         return rfc8785.dumps(value)
     except (ValueError, RecursionError) as error:
         raise EvidenceError(
             "the value has no canonical JSON form", found=type(error).__name__
         ) from None
+
+
+def _is_plain(value: JSONValue) -> bool:
+    """Say whether the standard encoder, sorting by code point, gives the canonical bytes.
+
+    It does unless a number is no exact integer or a key leaves ASCII. Our own documents are like
+    that, and the standard encoder, written in C, makes a verification several times faster.
+    """
+    if value is None or type(value) is str or type(value) is bool:
+        return True
+    if type(value) is int:
+        return -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER
+    if type(value) is list:
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(
+            type(key) is str and key.isascii() and _is_plain(item) for key, item in value.items()
+        )
+    return False
 
 
 def parse_canonical(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JSONValue:
@@ -175,6 +196,9 @@ def _constant(name: str) -> NoReturn:
     raise EvidenceError("not a JSON number", expected="a finite number", found=name)
 
 
+_PLAIN_ENCODER: Final = json.JSONEncoder(
+    ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
+)
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object,
     parse_int=_integer,

@@ -1,0 +1,1 @@
+"""Receipts: built after a run, verified without it, shown to people."""

@@ -1,0 +1,108 @@
+"""What a verification found: numbered steps, links, and the verdict (docs/spec/verification.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tallystick.errors import EvidenceError
+
+STEP_NAMES: Final = (
+    "structure and bounds",
+    "network and epoch window",
+    "assignment binding and policy",
+    "signer, owner and worker of the compute receipt",
+    "manifest",
+    "profile, class, manifest and shape ids",
+    "ruleset binding",
+    "trace scheme and nullifiers",
+    "schedule, counts and compute units",
+    "GEMM trace and state roots",
+    "openings",
+    "attestations and trust",
+    "compute receipt against the core",
+)
+NO_COMPUTE_RECEIPT: Final = "no compute receipt in this set"
+OPENING_WITHHELD: Final = "private opening withheld"
+EARLIER_FAILURE: Final = "an earlier step failed"
+
+
+class Status(StrEnum):
+    """The result of one step. ``not checked`` is never a pass."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_CHECKED = "not_checked"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One numbered step. ``detail`` says what was seen, why not checked, or what failed."""
+
+    number: int
+    status: Status
+    detail: str
+    expected: str | None = None
+    found: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the step is about."""
+        return STEP_NAMES[self.number - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One of the three attestations of a receipt: source, execution, acceptance."""
+
+    name: str
+    status: str
+    signers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationReport:
+    """The verdict on one set, with the evidence for it.
+
+    ``links`` names all three attestations, missing ones as ``missing``. ``egress`` says what is
+    known about the network, in words.
+    """
+
+    set_id: str
+    steps: tuple[Step, ...]
+    receipt_digest: str | None = None
+    core_digest: str | None = None
+    links: tuple[Link, ...] = ()
+    egress: str = ""
+    proves: tuple[str, ...] = ()
+    does_not_prove: tuple[str, ...] = ()
+
+    @property
+    def failure(self) -> Step | None:
+        """The first failed step: the verdict's reason."""
+        return next((step for step in self.steps if step.status is Status.FAILED), None)
+
+    @property
+    def verified(self) -> bool:
+        """True when no step failed and the signed claim was checked (step 12)."""
+        return self.failure is None and any(
+            step.number == 12 and step.status is Status.PASSED for step in self.steps
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """0 when the set holds, 1 when it does not."""
+        return 0 if self.verified else EvidenceError.exit_code
+
+    def require(self) -> None:
+        """Raise EvidenceError that names the failed step, unless the set is verified."""
+        step = self.failure
+        if step is not None:
+            raise EvidenceError(
+                f"step {step.number} ({step.name}) failed: {step.detail}",
+                expected=step.expected,
+                found=step.found,
+            )
+        if not self.verified:
+            raise EvidenceError("step 12 (attestations and trust) was not checked")

@@ -1,0 +1,169 @@
+"""Step 1, second half: the fields of the receipt agree with each other.
+
+Every check compares one field with what the others say it must be; a failure names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from tallystick.contracts.digests import runtime_class_id, sandbox_profile_digest
+from tallystick.contracts.receipt import Core, Observed
+from tallystick.contracts.runtime import ROW_CLASS, RowClass
+from tallystick.errors import EvidenceError
+from tallystick.evidence.state_tree import leaf_count
+from tallystick.receipts.documents import SetDocuments
+
+NO_SANDBOX: Final = "none"
+STATE_COMMITTED: Final = "state_committed"
+_MILLISECOND: Final = 1_000_000  # in nanoseconds
+
+
+def check_structure(documents: SetDocuments) -> str:
+    """1 structure and bounds: cross-field consistency. Returns what was seen, in words."""
+    core, observed = documents.receipt.core, documents.receipt.observed
+    for check_core in _CORE_CHECKS:
+        check_core(core)
+    for check_observed in _OBSERVED_CHECKS:
+        check_observed(observed)
+    _check_sandbox(core, observed)
+    _check_telemetry(documents)
+    count = 4 if documents.opening is None else 5
+    return f"{count} files, {len(documents.telemetry.rows)} telemetry events"
+
+
+def require_equal(field: str, expected: object, found: object) -> None:
+    """Raise EvidenceError naming ``field`` unless both values, which must be public, are equal."""
+    if expected != found:
+        raise EvidenceError(
+            f"{field} is not what the other fields say", expected=str(expected), found=str(found)
+        )
+
+
+def timestamp_ns(text: str) -> int:
+    """Return a document timestamp as nanoseconds since the Unix epoch."""
+    elapsed = datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC)
+    return elapsed // timedelta(microseconds=1) * 1000
+
+
+def _check_runtime(core: Core) -> None:
+    runtime = core.runtime_class
+    require_equal("core.runtime_class_id", runtime_class_id(runtime), core.runtime_class_id)
+    require_equal("core.runtime_class.engine_library", core.engine.library, runtime.engine_library)
+    require_equal("core.runtime_class.decode_class", runtime.prompt_class, runtime.decode_class)
+    row_class = runtime.prompt_class
+    if row_class.floor > row_class.max_rows:
+        raise EvidenceError(
+            "core.runtime_class.prompt_class.floor is above max_rows",
+            expected=f"at most {row_class.max_rows}",
+            found=str(row_class.floor),
+        )
+    if runtime.policy != ROW_CLASS:
+        require_equal("core.runtime_class.prompt_class", RowClass(1, 1), row_class)
+
+
+def _check_counts(core: Core) -> None:
+    needed = core.prompt_tokens + core.sampled_tokens
+    if needed > core.context_tokens:
+        raise EvidenceError(
+            "core.context_tokens is too small for the tokens",
+            expected=f"at least {needed}",
+            found=str(core.context_tokens),
+        )
+
+
+def _check_evidence(core: Core) -> None:
+    evidence = core.evidence
+    committed = evidence.state_root is not None
+    level = STATE_COMMITTED if committed else "none"
+    require_equal("core.evidence.level", level, evidence.level)
+    if committed and evidence.layers < 1:
+        raise EvidenceError("core.evidence.layers is zero", expected="the model's layers")
+    leaves = (
+        leaf_count(core.prompt_tokens, core.sampled_tokens, evidence.layers) if committed else 0
+    )
+    require_equal("core.evidence.state_leaves", leaves, evidence.state_leaves)
+    require_equal("core.evidence.expert_route_root", None, evidence.expert_route_root)
+    require_equal("core.evidence.gemm_trace_root", None, evidence.gemm_trace_root)
+    require_equal("core.canonical_compute_units", None, core.canonical_compute_units)
+
+
+def _check_disclosure(core: Core) -> None:
+    if (core.disclosed is not None) != (core.disclosure == "public"):
+        raise EvidenceError(
+            "core.disclosed is not what the other fields say",
+            expected="plain digests exactly with disclosure public",
+            found=f"disclosure {core.disclosure}",
+        )
+
+
+def _check_times(observed: Observed) -> None:
+    start, end = timestamp_ns(observed.start_time), timestamp_ns(observed.end_time)
+    total = observed.durations_ns.total
+    # Both texts are cut to milliseconds, so their distance is off by less than one.
+    if abs(end - start - total) >= _MILLISECOND:
+        raise EvidenceError(
+            "observed.end_time is not start_time plus durations_ns.total",
+            expected=f"{total} ns after the start",
+            found=f"{end - start} ns",
+        )
+    parts = observed.durations_ns
+    if parts.load + parts.prefill + parts.decode + parts.seal > total:
+        raise EvidenceError("observed.durations_ns.total is less than the sum of its parts")
+
+
+def _check_residency(observed: Observed) -> None:
+    require_equal("observed.residency", "all_resident", observed.residency)
+    require_equal("observed.evictions", 0, observed.evictions)
+    require_equal("observed.prefetch_hits", 0, observed.prefetch_hits)
+    require_equal("observed.prefetch_misses", 0, observed.prefetch_misses)
+
+
+def _check_absent_parts(observed: Observed) -> None:
+    # A digest of something that is not in the set could not be checked, so it is no evidence.
+    require_equal("observed.compute_receipt_digest", None, observed.compute_receipt_digest)
+    require_equal("observed.exec_envelope_digest", None, observed.exec_envelope_digest)
+    require_equal("observed.worker_state_root", None, observed.worker_state_root)
+    require_equal("observed.gpu_memory", None, observed.gpu_memory)
+
+
+def _check_sandbox(core: Core, observed: Observed) -> None:
+    require_equal("core.sandbox.profile", NO_SANDBOX, core.sandbox.profile)
+    known = sandbox_profile_digest(NO_SANDBOX, "none")
+    require_equal("core.sandbox.profile_digest", known, core.sandbox.profile_digest)
+    # A run cannot have been enforced more than its profile declares.
+    require_equal("observed.enforcement_level", "none", observed.enforcement_level)
+    require_equal("observed.egress_audit.result", "not_run", observed.egress_audit.result)
+    require_equal(
+        "observed.egress_audit.statement_digest", None, observed.egress_audit.statement_digest
+    )
+
+
+def _check_telemetry(documents: SetDocuments) -> None:
+    core, observed, log = documents.receipt.core, documents.receipt.observed, documents.telemetry
+    require_equal(
+        "observed.telemetry_digest", documents.telemetry_digest, observed.telemetry_digest
+    )
+    require_equal("observed.dropped_events", log.dropped, observed.dropped_events)
+    least = core.sampled_tokens - log.dropped
+    if not least <= log.tokens <= core.sampled_tokens:
+        raise EvidenceError(
+            "core.sampled_tokens is not the number of TokenEmitted events",
+            expected=str(log.tokens),
+            found=str(core.sampled_tokens),
+        )
+
+
+_CORE_CHECKS: Final[tuple[Callable[[Core], None], ...]] = (
+    _check_runtime,
+    _check_counts,
+    _check_evidence,
+    _check_disclosure,
+)
+_OBSERVED_CHECKS: Final[tuple[Callable[[Observed], None], ...]] = (
+    _check_times,
+    _check_residency,
+    _check_absent_parts,
+)

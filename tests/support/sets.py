@@ -1,0 +1,263 @@
+"""Valid artifact sets without an engine: fixed results, consistent in every field."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tallystick.attest import dsse
+from tallystick.attest.keys import SigningKey
+from tallystick.attest.statements import execution_statement
+from tallystick.attest.trust import TrustPolicy
+from tallystick.canonical.hashing import domain_hash, format_digest, sha256
+from tallystick.canonical.json import jcs, parse_strict
+from tallystick.contracts import digests
+from tallystick.contracts.codec import decode_bytes
+from tallystick.contracts.generation import Generation, HostFacts, Timings
+from tallystick.contracts.layout import ENVELOPES, MARKER, MEMBERS, OPENING, RECEIPT, TELEMETRY
+from tallystick.contracts.opening import ReceiptSet
+from tallystick.contracts.receipt import FingerprintPart, Receipt
+from tallystick.contracts.request import PRODUCER, RUN_SCHEMA, Chat, ExpectedDigest, InferenceRun
+from tallystick.contracts.runtime import EngineBuild, Knob, RowClass, RuntimeClass
+from tallystick.evidence.state_tree import leaf_count
+from tallystick.receipts.build import BuiltSet, SupervisorFacts, build_set
+from tallystick.telemetry.events import Event, EventKind
+from tallystick.telemetry.log import encode_log
+
+NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+SIGNER = SigningKey.from_seed(bytes(range(32)))
+STRANGER = SigningKey.from_seed(bytes(range(1, 33)))
+TRUST = TrustPolicy.for_keys([SIGNER.public])
+PROMPT = "What does a tally stick prove? 割り符 🪵"
+OUTPUT = b"That both halves were one."
+LAYERS = 3
+PROMPT_IDS = (1, 450, 77, 12, 9004)
+SAMPLED_IDS = (31, 8, 1500, 2)
+_START_NS = 1_796_000_000_000_000_000
+
+
+def fake_digest(label: str) -> str:
+    """Return a digest that stands for something a test has no need of."""
+    return format_digest(domain_hash("tallystick.test", 1, [label.encode()]))
+
+
+def make_run(**changes: Any) -> InferenceRun:
+    """Return a private, greedy, raw-prompt run; ``changes`` replace fields."""
+    none = digests.no_bundle_digest()
+    run = InferenceRun(
+        schema=RUN_SCHEMA,
+        producer=PRODUCER,
+        run_id="01890a5d-ac96-774b-bcce-b302099a8057",
+        model_path="models/tiny.gguf",
+        model_digest=fake_digest("model"),
+        dataset=ExpectedDigest(none),
+        task=ExpectedDigest(none),
+        model=ExpectedDigest(fake_digest("model")),
+        prompt=PROMPT,
+        chat=None,
+        add_special=True,
+        parse_special=False,
+        max_tokens=8,
+        temperature="0",
+        seed=None,
+        policy="row-class",
+        evidence=("states",),
+        disclosure="private",
+        sandbox_profile="none",
+        enforcement="none",
+        network_id=None,
+        replica_slot=None,
+        expires_at=None,
+        blind=sha256(b"the blind of the tests").hex(),
+    )
+    return replace(run, **changes)
+
+
+def make_generation(**changes: Any) -> Generation:
+    """Return the result that belongs to :func:`make_run`; the state root is invented."""
+    leaves = leaf_count(len(PROMPT_IDS), len(SAMPLED_IDS), LAYERS)
+    generation = Generation(
+        rendered_prompt=PROMPT,
+        chat_template_digest=None,
+        prompt_ids=PROMPT_IDS,
+        sampled_ids=SAMPLED_IDS,
+        output=base64.b64encode(OUTPUT).decode(),
+        stop_reason="end_of_generation",
+        context_tokens=64,
+        layers=LAYERS,
+        state_root=fake_digest("root"),
+        state_leaves=leaves,
+        leaf_checks=base64.b64encode(bytes(range(4 * leaves))).decode(),
+        self_check="not_run",
+        timings=Timings(load=5_000_000, prefill=7_000_000, decode=9_000_000, seal=0),
+        rss_before=20_000_000,
+        host=HostFacts(
+            cpu="Test CPU",
+            cpu_features="avx2",
+            libc="glibc 2.36",
+            kernel="6.1",
+            python="3.11.0",
+            threads=2,
+            observer="python",
+        ),
+    )
+    return replace(generation, **changes)
+
+
+def make_public() -> tuple[InferenceRun, Generation]:
+    """Return a chat run with public disclosure and seeded sampling, and its result."""
+    run = make_run(
+        disclosure="public",
+        chat=Chat(system="Be brief.", clock=1_796_000_000),
+        temperature="0.7",
+        seed=2**64 - 1,
+        parse_special=True,
+    )
+    generation = make_generation(
+        rendered_prompt=f"<|user|>{PROMPT}<|assistant|>",
+        chat_template_digest=fake_digest("template"),
+    )
+    return run, generation
+
+
+def make_engine() -> EngineBuild:
+    """Return the engine build of every test set."""
+    return EngineBuild(name="libllama", version="test-1", library=fake_digest("library"))
+
+
+def make_class(**changes: Any) -> RuntimeClass:
+    """Return a row-class runtime class of :func:`make_engine`."""
+    row_class = RowClass(floor=2, max_rows=512)
+    runtime_class = RuntimeClass(
+        engine_library=fake_digest("library"),
+        fingerprint=fake_digest("fingerprint"),
+        policy="row-class",
+        knobs=(Knob("GGML_CPU_TILED_MM", "0"),),
+        prompt_class=row_class,
+        decode_class=row_class,
+    )
+    return replace(runtime_class, **changes)
+
+
+def make_facts(**changes: Any) -> SupervisorFacts:
+    """Return what a supervisor saw."""
+    facts = SupervisorFacts(
+        start_ns=_START_NS,
+        total_ns=30_123_456,
+        rss_peak=90_000_000,
+        rss_after=4096,
+        dropped_environment=("OMP_NUM_THREADS",),
+        fingerprint_parts=(FingerprintPart(name="llama-q8", digest="0123456789abcdef"),),
+    )
+    return replace(facts, **changes)
+
+
+def make_events(tokens: int) -> list[Event]:
+    """Return the events of a whole run that emitted ``tokens`` tokens."""
+    kinds: list[tuple[EventKind, int | None]] = [
+        (EventKind.INIT, None),
+        (EventKind.LOADING, None),
+        (EventKind.LOAD_COMPLETE, None),
+        (EventKind.ARENA_RESET, None),
+        *((EventKind.TOKEN_EMITTED, index) for index in range(tokens)),
+        (EventKind.SHUTDOWN_COMPLETE, None),
+    ]
+    return [
+        Event(kind, seq, 1_000_000 + seq * 1000, _START_NS + seq * 1000, 30_000_000, index)
+        for seq, (kind, index) in enumerate(kinds)
+    ]
+
+
+def make_set(
+    run: InferenceRun | None = None,
+    generation: Generation | None = None,
+    *,
+    key: SigningKey = SIGNER,
+    runtime_class: RuntimeClass | None = None,
+    facts: SupervisorFacts | None = None,
+    telemetry: bytes | None = None,
+) -> BuiltSet:
+    """Build one valid set."""
+    result = generation or make_generation()
+    return build_set(
+        run or make_run(),
+        result,
+        runtime_class=runtime_class or make_class(),
+        engine=make_engine(),
+        facts=facts or make_facts(),
+        telemetry=telemetry or encode_log(make_events(len(result.sampled_ids))),
+        signing_key=key,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Forger:
+    """An attacker who edits one document of a set and makes every digest agree again."""
+
+    files: Mapping[str, bytes]
+
+    @property
+    def set_id(self) -> str:
+        """The id of the untouched set."""
+        return next(name for name in self.files if name.endswith(MARKER.suffix))[:32]
+
+    def document(self, suffix: str) -> Any:
+        """Return one member as a JSON value of its own."""
+        return parse_strict(self.files[self.set_id + suffix], max_bytes=1 << 26)
+
+    def with_receipt(self, value: Any, *, key: SigningKey | None = None) -> dict[str, bytes]:
+        """Return a set around the receipt ``value``: renamed, opening and marker adapted.
+
+        The old signature stays, or ``key`` signs a matching statement.
+        """
+        receipt_bytes = jcs(value)
+        core, observed = sha256(jcs(value["core"])), sha256(jcs(value["observed"]))
+        digest = format_digest(domain_hash("geoai.receipt", 1, [core, observed]))
+        opening = self.document(OPENING.suffix)
+        opening["receipt_digest"] = digest
+        envelopes = self.files[self.set_id + ENVELOPES.suffix]
+        if key is not None:
+            receipt = decode_bytes(Receipt, receipt_bytes, max_bytes=1 << 20)
+            statement = execution_statement(receipt, receipt_bytes)
+            envelopes = dsse.sign(statement, dsse.PAYLOAD_TYPE, [key]) + b"\n"
+        return reseal(
+            digest,
+            {
+                RECEIPT.suffix: receipt_bytes,
+                TELEMETRY.suffix: self.files[self.set_id + TELEMETRY.suffix],
+                ENVELOPES.suffix: envelopes,
+                OPENING.suffix: jcs(opening),
+            },
+        )
+
+    def with_member(self, suffix: str, data: bytes) -> dict[str, bytes]:
+        """Return the set with one member replaced and the marker adapted."""
+        contents = {kind.suffix: self.files[self.set_id + kind.suffix] for kind in MEMBERS}
+        marker = decode_bytes(ReceiptSet, self.files[self.set_id + MARKER.suffix], max_bytes=65536)
+        return reseal(marker.receipt_digest, {**contents, suffix: data}, set_id=self.set_id)
+
+
+def reseal(
+    receipt_digest: str, contents: Mapping[str, bytes], *, set_id: str | None = None
+) -> dict[str, bytes]:
+    """Return files by name under the right id, with a completion marker that fits them."""
+    name = set_id or digests.receipt_id(receipt_digest)
+    files = {name + suffix: data for suffix, data in contents.items()}
+    marker = {
+        "schema": "misaka.palw.receipt-set.v2",
+        "producer": PRODUCER,
+        "receipt_digest": receipt_digest,
+        "members": [
+            {
+                "name": name + kind.suffix,
+                "digest": format_digest(sha256(contents[kind.suffix])),
+                "visibility": kind.visibility,
+            }
+            for kind in MEMBERS
+        ],
+    }
+    files[name + MARKER.suffix] = jcs(marker)  # type: ignore[arg-type]
+    return files
