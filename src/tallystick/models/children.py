@@ -1,0 +1,43 @@
+"""What the children that touch model files have in common: a ceiling on their memory."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tallystick.errors import InputError, RunFailedError
+
+#: Address space of a child that parses a header: the largest one it accepts, with room to spare.
+PARSER_MEMORY: Final = 1536 * 1024 * 1024
+#: Seconds without a word from a child that only reads a header.
+PARSER_PATIENCE: Final = 120.0
+
+
+@contextlib.contextmanager
+def bounded_memory(limit: int = PARSER_MEMORY) -> Iterator[None]:
+    """Cap this process's address space; running out of it is the file's fault, an InputError.
+
+    Where the system has no such limit the reader's own bounds remain.
+    """
+    with contextlib.suppress(ValueError, OSError):
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        ceiling = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
+    try:
+        yield
+    except MemoryError:
+        raise InputError(
+            "the model's header needs too much memory",
+            expected=f"less than {limit >> 20} MiB",
+            hint="the file is damaged or was made to harm a reader",
+        ) from None
+
+
+def requested_descriptor(request: Any, name: str) -> int:
+    """Return the descriptor number that the supervisor put into ``request``."""
+    value = request.get(name) if isinstance(request, dict) else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise RunFailedError(f"the request has no descriptor {name}")
+    return value

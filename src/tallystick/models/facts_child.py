@@ -1,0 +1,46 @@
+"""Child program that parses a GGUF header, and the call that starts it.
+
+The supervisor hands over an open descriptor and gets a typed document back: it never parses a
+model file itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tallystick.contracts.codec import decode, encode
+from tallystick.contracts.model import ModelFacts
+from tallystick.models.children import PARSER_PATIENCE, bounded_memory, requested_descriptor
+from tallystick.sandbox.channel import Channel, serve
+from tallystick.sandbox.process import run_child
+
+PROGRAM = "tallystick.models.facts_child"
+
+
+def read_facts(descriptor: int) -> ModelFacts:
+    """Return the facts about the file behind ``descriptor``, read by a child process.
+
+    Raises InputError for a file that is not a sound GGUF model, IncomparableError for one that
+    cannot be used as it is (a part of a split model, an adapter), RunFailedError when the child
+    fails.
+    """
+    body = run_child(
+        PROGRAM, {"fd": descriptor}, pass_fds=(descriptor,), idle_timeout=PARSER_PATIENCE
+    )
+    return decode(ModelFacts, body, where="model facts")
+
+
+def handle(request: Any, channel: Channel) -> None:
+    """Serve one request: ``fd`` is the descriptor of the model file."""
+    descriptor = requested_descriptor(request, "fd")
+    with bounded_memory():
+        from tallystick.models.facts import facts_of
+
+        facts = facts_of(descriptor)
+    body = encode(facts)
+    assert isinstance(body, dict)
+    channel.send("result", body)
+
+
+if __name__ == "__main__":
+    serve(handle)
