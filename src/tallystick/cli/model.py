@@ -1,0 +1,250 @@
+"""``tallystick model``: the models on this machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import click
+
+from tallystick.cli.options import PATH, json_option
+from tallystick.cli.output import Progress, emit, note, table
+
+if TYPE_CHECKING:
+    from tallystick.canonical.json import JSONValue
+    from tallystick.contracts.model import ModelFacts, ModelPin
+    from tallystick.models.files import Progress as Report
+    from tallystick.models.listing import ListedModel
+
+_NONE: Final = "no models yet: try `tallystick model pull smollm2-135m-instruct`"
+_QUIET_INTERVAL: Final = 5.0  # seconds between two lines when nobody watches a terminal
+
+
+@click.group()
+def command() -> None:
+    """Pull, add, list, check and calibrate models.
+
+    A named model is a pin: where the GGUF file is, and the sha256 that it must have. Pins and
+    pulled files are kept in the models folder of TALLYSTICK_HOME.
+    """
+
+
+@command.command()
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "--registry",
+    metavar="HOST",
+    envvar=["TALLYSTICK_MODEL_PULL_REGISTRY", "TALLYSTICK_MODEL_REGISTRY"],
+    help="Container registry (host or https URL) that serves ollama: models.",
+)
+@click.option("--name", metavar="NAME", help="Name of the model here; default: made from MODEL.")
+@json_option
+def pull(model: str, registry: str | None, name: str | None, as_json: bool) -> None:
+    """Download a model, check its sha256, and name it.
+
+    MODEL is a name of the built-in catalogue (smollm2-135m-instruct), ollama:REPO:TAG, or
+    ollama:REPO@sha256:DIGEST. An interrupted download is continued by the same command.
+    """
+    from tallystick.models.oci import DEFAULT_REGISTRY
+    from tallystick.models.pull import PullOptions
+    from tallystick.models.pull import pull as pull_model
+    from tallystick.store.home import home
+
+    options = PullOptions(registry=registry or DEFAULT_REGISTRY, name=name)
+    with _progress() as report:
+        pin = pull_model(model, home(), options=options, progress=report)
+    _emit_pin(pin, as_json)
+
+
+@command.command()
+@click.argument("path", type=PATH)
+@click.option("--name", metavar="NAME", help="Name of the model; default: made from the file name.")
+@click.option(
+    "--normalise",
+    is_flag=True,
+    help="If the engine would refuse the file, write a derived one that it accepts.",
+)
+@json_option
+def add(path: Path, name: str | None, normalise: bool, as_json: bool) -> None:
+    """Name a GGUF file where it is; it is not copied."""
+    from tallystick.models import add as adding
+    from tallystick.store.home import home
+
+    register = adding.add_normalised if normalise else adding.add
+    with _progress() as report:
+        pin = register(path, home(), name=name, progress=report)
+    _emit_pin(pin, as_json)
+
+
+@command.command()
+@json_option
+def ls(as_json: bool) -> None:
+    """List the named models."""
+    from tallystick.models.listing import list_models
+    from tallystick.store.home import home
+
+    models = list_models(home())
+    document: JSONValue = {"models": [_listed_document(model) for model in models]}
+    lines = [_listed_line(model) for model in models]
+    emit(document, as_json=as_json, text="\n".join(lines) or _NONE)
+
+
+@command.command()
+@click.argument("model", metavar="MODEL")
+@json_option
+def show(model: str, as_json: bool) -> None:
+    """Show what a model is: architecture, layers, quantisations, tokenizer and template digests.
+
+    MODEL is a name or the path of a GGUF file.
+    """
+    from tallystick.contracts.codec import encode
+    from tallystick.models.check import describe
+    from tallystick.store.home import home
+
+    with _progress() as report:
+        found = describe(model, home(), progress=report)
+    document: JSONValue = {
+        "name": None if found.pin is None else found.pin.name,
+        "path": _text(found.path),
+        "digest": found.digest,
+        "size": str(found.size),
+        "source": None if found.pin is None else found.pin.source,
+        "derived_from": None if found.pin is None else found.pin.derived_from,
+        "transform": None if found.pin is None else found.pin.transform,
+        "facts": encode(found.facts),
+    }
+    rows = [("path", _text(found.path)), ("sha256", found.digest), ("bytes", f"{found.size:,}")]
+    if found.pin is not None:
+        rows[:0] = [("name", found.pin.name)]
+        rows += [("source", found.pin.source)]
+    if found.pin is not None and found.pin.derived_from is not None:
+        rows += [("derived from", found.pin.derived_from), ("by", str(found.pin.transform))]
+    emit(document, as_json=as_json, text=table(rows + _fact_rows(found.facts)))
+
+
+@command.command()
+@click.argument("name", metavar="NAME")
+@json_option
+def check(name: str, as_json: bool) -> None:
+    """Hash a named model's file anew and compare it with its pin; exit 1 when it differs."""
+    from tallystick.models.check import check as check_model
+    from tallystick.store.home import home
+
+    with _progress() as report:
+        pin = check_model(name, home(), progress=report)
+    document: JSONValue = {
+        "name": pin.name,
+        "digest": pin.digest,
+        "size": str(pin.size),
+        "status": "unchanged",
+    }
+    emit(document, as_json=as_json, text=f"{pin.name}: unchanged, {pin.digest}")
+
+
+def _emit_pin(pin: ModelPin, as_json: bool) -> None:
+    from tallystick.contracts.codec import encode
+
+    rows = [("name", pin.name), ("path", pin.path), ("sha256", pin.digest)]
+    if pin.derived_from is not None:
+        rows += [("derived from", pin.derived_from), ("by", str(pin.transform))]
+    emit(encode(pin), as_json=as_json, text=table(rows))
+
+
+def _listed_document(model: ListedModel) -> JSONValue:
+    pin = model.pin
+    return {
+        "name": model.name,
+        "state": model.state,
+        "digest": None if pin is None else pin.digest,
+        "size": None if pin is None else str(pin.size),
+        "architecture": None if pin is None else pin.facts.architecture,
+        "path": None if pin is None else pin.path,
+        "source": None if pin is None else pin.source,
+    }
+
+
+def _listed_line(model: ListedModel) -> str:
+    if model.pin is None:
+        return f"{model.name}  ({model.state} pin: remove it and add the model again)"
+    state = "" if model.state == "present" else f"  (file {model.state})"
+    short = model.pin.digest[7:19]
+    return f"{model.name}  {model.pin.facts.architecture}  {model.pin.size:,} bytes  {short}{state}"
+
+
+def _fact_rows(facts: ModelFacts) -> list[tuple[str, str]]:
+    weights = ", ".join(
+        f"{kind.name} ({kind.tensors} tensors, {kind.bytes:,} bytes)" for kind in facts.weight_types
+    )
+    rows = [
+        ("architecture", facts.architecture),
+        ("model", facts.name or "-"),
+        ("layers", str(facts.layers)),
+        ("embedding", str(facts.embedding)),
+        ("vocabulary", str(facts.vocabulary)),
+        ("trained context", str(facts.context_train)),
+        ("parameters", f"{facts.parameters:,}"),
+        ("weights", weights),
+        ("tokenizer", f"{facts.tokenizer_model or '-'}, {facts.tokenizer_digest}"),
+        ("chat template", facts.chat_template_digest or "none"),
+    ]
+    if facts.experts:
+        rows.insert(4, ("experts", f"{facts.experts}, {facts.experts_used} used per token"))
+    if facts.template_uses_clock:
+        rows.append(("template clock", "the chat template asks for the date"))
+    if facts.needs_normalising:
+        rows.append(("must be normalised", "; ".join(facts.needs_normalising)))
+    return rows
+
+
+def _text(path: Path) -> str:
+    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@contextmanager
+def _progress() -> Iterator[Report]:
+    """Yield a progress callback: a live line on a terminal, else a line every few seconds."""
+    if sys.stderr.isatty():
+        with _Terminal() as terminal:
+            yield terminal.report
+    else:
+        yield _QuietLines().report
+
+
+class _QuietLines:
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def report(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last >= _QUIET_INTERVAL:
+            self._last = now
+            note(f"{what}: {done:,}" + (f" of {total:,} bytes" if total else " bytes"))
+
+
+class _Terminal:
+    """One :class:`Progress` per kind of work, so that each has its own label."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._line: Progress | None = None
+
+    def report(self, what: str, done: int, total: int) -> None:
+        if self._line is None or what != self._what:
+            self._end()
+            self._what, self._line = what, Progress(what, "bytes")
+        self._line.update(done, total or None)
+
+    def _end(self) -> None:
+        if self._line is not None:
+            self._line.__exit__(None, None, None)
+            self._line = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
