@@ -120,9 +120,12 @@ def read_secret(path: Path, *, max_bytes: int, directory: int | None = None) -> 
         raise InputError(
             "the key file cannot be opened", found=f"{path}: {os.strerror(error.errno or 0)}"
         ) from None
-    with open(descriptor, "rb") as file:
+    try:
         _check_secret_file(os.fstat(descriptor), path)
-        data = file.read(max_bytes + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(max_bytes + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > max_bytes:
         raise InputError(
             "the key file is too large",
@@ -158,8 +161,8 @@ def _check_owner_only(status: os.stat_result, path: Path) -> None:
             "the key file is open to other users",
             expected=f"mode {PRIVATE_MODE:o}",
             found=f"{path}: mode {stat.S_IMODE(status.st_mode):o}",
-            hint="check that this is a private key file; if others can have read it, make a new key,"
-            " otherwise take the rights of group and others away",
+            hint="check that it is a private key file; if others can have read it, make a new key,"
+            " else take the rights of group and others away",
         )
 
 

@@ -154,10 +154,11 @@ def _check_window(key: TrustedKey, end_time: str, now: datetime, anchored: datet
     if key.valid_from is None and key.valid_to is None:
         return  # no window, no clock
     claimed = _time(end_time)
-    if anchored is None and claimed > now + CLOCK_SKEW:
+    seen = now if anchored is None else min(now, anchored)
+    if claimed > seen + CLOCK_SKEW:
         raise EvidenceError(
             "the receipt claims a time that has not come yet",
-            expected=f"at most {CLOCK_SKEW.seconds} s after {now.isoformat()}",
+            expected=f"at most {CLOCK_SKEW.seconds} s after it was seen at {seen.isoformat()}",
             found=end_time,
             hint="check the clock of this machine",
         )
