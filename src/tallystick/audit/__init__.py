@@ -1,0 +1,1 @@
+"""Second looks: replay, and the difference of two receipts."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from typing import Final
 
+from tallystick.canonical.json import JSONValue
 from tallystick.errors import EvidenceError
 
 STEP_NAMES: Final = (
@@ -106,3 +107,19 @@ class VerificationReport:
             )
         if not self.verified:
             raise EvidenceError("step 12 (attestations and trust) was not checked")
+
+
+def as_document(value: object) -> JSONValue:
+    """Return a result object (dataclasses, tuples, texts, integers) as a JSON value.
+
+    Integers beyond 2^53-1 do not occur in results. Raises TypeError for any other type.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: as_document(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, tuple):
+        return [as_document(item) for item in value]
+    if isinstance(value, StrEnum):
+        return str(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    raise TypeError(f"{type(value).__name__} is no part of a result")

@@ -17,6 +17,7 @@ from tallystick.contracts.layout import (
     LATER_SUFFIXES,
     MARKER,
     MEMBERS,
+    RECEIPT,
     kind_of,
     split_name,
 )
@@ -37,7 +38,7 @@ class SetLocation:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSet:
-    """The bytes of one set by file name, marker included; ``withheld`` names absent private files."""
+    """The files of one set by name, marker included; ``withheld`` names absent private ones."""
 
     location: SetLocation
     files: Mapping[str, bytes] = field(repr=False)
@@ -85,14 +86,17 @@ def read_set(path: Path) -> LoadedSet:
 
     Raises NothingToVerifyError when ``path`` holds several sets.
     """
-    locations = find_sets(path)
+    return load_set(_only(path, find_sets(path)))
+
+
+def _only(path: Path, locations: tuple[SetLocation, ...]) -> SetLocation:
     if len(locations) > 1:
         raise NothingToVerifyError(
             f"{path} holds {len(locations)} sets",
             expected="one",
             hint="name its <id>.geoai.json",
         )
-    return load_set(locations[0])
+    return locations[0]
 
 
 def load_set(location: SetLocation) -> LoadedSet:
@@ -178,3 +182,24 @@ def _require_nothing_else(
             expected="only files that the marker names",
             hint="move the file away, and find out where it came from",
         )
+
+
+def read_receipt(path: Path) -> bytes:
+    """Return the bytes of one receipt, for display: a directory, ``<id>.complete`` or the file.
+
+    Nothing is judged, so a receipt without its set will do. Raises NothingToVerifyError when there
+    is none, or several; EvidenceError when it is a link or too large.
+    """
+    directory, name = path.parent, path.name
+    if path.is_dir():
+        location = _only(path, find_sets(path))
+        directory, name = path, location.set_id + RECEIPT.suffix
+    elif name.endswith(MARKER.suffix):
+        name = name.removesuffix(MARKER.suffix) + RECEIPT.suffix
+    try:
+        with opened_directory(directory.resolve()) as descriptor:
+            return read_plain(descriptor, name, max_bytes=RECEIPT.max_bytes)[0]
+    except OSError as error:
+        raise NothingToVerifyError(
+            f"{directory / name} cannot be read", found=error.strerror
+        ) from error
