@@ -39,7 +39,7 @@ class ExecutionClaim:
 
 def execution_statement(receipt: Receipt, receipt_bytes: bytes) -> bytes:
     """Return the canonical statement about ``receipt``, whose file holds ``receipt_bytes``."""
-    return jcs(_statement(receipt, receipt_bytes))
+    return jcs(_statement(_claim(receipt), receipt, receipt_bytes))
 
 
 def check_execution_statement(
@@ -52,7 +52,12 @@ def check_execution_statement(
     statement's order, that differs, is missing, or is not expected.
     """
     found = parse_canonical(payload, max_bytes=MAX_STATEMENT_BYTES)
-    _compare(_statement(receipt, receipt_bytes), found, "")
+    claim = _claim(receipt)
+    _compare(_statement(claim, receipt, receipt_bytes), found, "")
+    return claim
+
+
+def _claim(receipt: Receipt) -> ExecutionClaim:
     return ExecutionClaim(
         receipt_digest=digests.receipt_digest(receipt),
         core_digest=digests.core_digest(receipt.core),
@@ -62,24 +67,25 @@ def check_execution_statement(
     )
 
 
-def _statement(receipt: Receipt, receipt_bytes: bytes) -> JSONValue:
-    receipt_digest = digests.receipt_digest(receipt)
-    name = digests.receipt_id(receipt_digest)
+def _statement(claim: ExecutionClaim, receipt: Receipt, receipt_bytes: bytes) -> JSONValue:
+    name = digests.receipt_id(claim.receipt_digest)
     return {
         "_type": STATEMENT_TYPE,
-        "subject": _subjects(receipt.core, receipt_digest, name, receipt_bytes),
+        "subject": _subjects(claim, receipt.core, name, receipt_bytes),
         "predicateType": PROVENANCE_TYPE,
         "predicate": {
-            "buildDefinition": _build_definition(receipt.core, receipt.observed),
+            "buildDefinition": _build_definition(claim, receipt.core, receipt.observed),
             "runDetails": _run_details(receipt.observed, name),
         },
     }
 
 
-def _subjects(core: Core, receipt_digest: str, name: str, receipt_bytes: bytes) -> list[JSONValue]:
+def _subjects(
+    claim: ExecutionClaim, core: Core, name: str, receipt_bytes: bytes
+) -> list[JSONValue]:
     subjects: list[JSONValue] = [
-        {"name": "receipt", "digest": {RECEIPT_DIGEST_NAME: _hex(receipt_digest)}},
-        _resource("core", digests.core_digest(core)),
+        {"name": "receipt", "digest": {RECEIPT_DIGEST_NAME: _hex(claim.receipt_digest)}},
+        _resource("core", claim.core_digest),
         {"name": name + RECEIPT.suffix, "digest": {"sha256": sha256(receipt_bytes).hex()}},
     ]
     if core.disclosed is not None:
@@ -87,7 +93,7 @@ def _subjects(core: Core, receipt_digest: str, name: str, receipt_bytes: bytes) 
     return subjects
 
 
-def _build_definition(core: Core, observed: Observed) -> JSONValue:
+def _build_definition(claim: ExecutionClaim, core: Core, observed: Observed) -> JSONValue:
     return {
         "buildType": BUILD_TYPE,
         "externalParameters": {
@@ -98,7 +104,7 @@ def _build_definition(core: Core, observed: Observed) -> JSONValue:
             "disclosure": core.disclosure,
         },
         "internalParameters": {
-            "chain_digest": digests.chain_digest(core),
+            "chain_digest": claim.chain_digest,
             "runtime_class_id": core.runtime_class_id,
             "engine": encode(core.engine),
             "sandbox": encode(core.sandbox),
