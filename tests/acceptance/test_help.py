@@ -99,6 +99,21 @@ def test_json_can_be_asked_by_the_environment() -> None:
     assert json.loads(result.stderr)["error"]["exit_code"] == 2
 
 
+@pytest.mark.parametrize(("value", "flag"), [("1", True), ("0", False), ("false", False)])
+def test_a_flag_follows_its_environment_variable(
+    value: str, flag: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def remember(json: bool) -> None:
+        seen.append(json)
+
+    replace_verb(monkeypatch, remember)
+    monkeypatch.setenv("TALLYSTICK_INSPECT_JSON", value)
+    assert main(["inspect"]) == 0
+    assert seen == [flag]
+
+
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
