@@ -37,6 +37,8 @@ def row_digests(block: Buffer, row_bytes: int) -> list[bytes]:
     Raises RunFailedError when the block is not a whole number of rows.
     """
     view = memoryview(block)
+    if view.format != "B" or view.ndim != 1:
+        view = view.cast("B")
     size = view.nbytes
     if size == row_bytes:
         return [blake3(view).digest()]
@@ -46,8 +48,6 @@ def row_digests(block: Buffer, row_bytes: int) -> list[bytes]:
             expected=f"a multiple of {row_bytes} bytes",
             found=f"{size} bytes",
         )
-    if view.format != "B" or view.ndim != 1:
-        view = view.cast("B")
     return [blake3(view[start : start + row_bytes]).digest() for start in range(0, size, row_bytes)]
 
 
