@@ -55,7 +55,7 @@ if [ "$(uname -s)" = Linux ]; then
     done
 fi
 
-echo "setting up $VENV (once; downloads about 60 MB)" >&2
+echo "setting up $VENV (once; downloads about 90 MB)" >&2
 "$PYTHON" -m venv --clear "$VENV"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 # Twice quiet: warnings about the user's own index configuration are not about this project.

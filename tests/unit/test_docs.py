@@ -1,0 +1,87 @@
+"""The documents agree with the program and with each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("docs", "bench")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
+SOURCES = sorted(p for folder in ("src", "tests", "bench") for p in (ROOT / folder).rglob("*.py"))
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a document's headings."""
+    headings = re.findall(r"(?m)^#+ +(.+)$", text)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in headings}
+
+
+def test_the_command_reference_is_the_program_s_own_help() -> None:
+    from scripts.write_cli_reference import reference
+
+    written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert written == reference(), "run make docs"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?s)```.*?```", "", text)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (document.parent / path).resolve() if path else document
+        assert linked.exists(), f"{document.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(linked.read_text(encoding="utf-8")), target
+
+
+def test_documents_that_the_code_cites_exist() -> None:
+    missing = {
+        f"{source.relative_to(ROOT)}: {cited}"
+        for source in SOURCES
+        for cited in re.findall(r"docs/[\w/.-]+\.(?:md|json)", source.read_text(encoding="utf-8"))
+        if not (ROOT / cited).exists()
+    }
+    assert missing == set()
+
+
+def test_the_versions_named_are_the_versions_locked() -> None:
+    locked = (ROOT / "requirements" / "dev.lock").read_text(encoding="utf-8")
+    pins = dict(re.findall(r"(?m)^([a-z0-9-]+)==([^ ;\\]+)", locked))
+    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| ((?:`[\w-]+`(?:, )?)+) \| ([\w., ]+) \|", text)
+    named = {
+        package.lower(): version
+        for packages, versions in rows
+        for package, version in zip(
+            re.findall(r"`([\w-]+)`", packages), versions.split(", "), strict=False
+        )
+        if version[0].isdigit()
+    }
+    assert len(named) >= 15
+    assert {package: pins.get(package) for package in named} == named
+
+
+def test_nothing_is_left_to_do() -> None:
+    marks = re.compile(r"\b(?:TO" + "DO|FIX" + "ME|XX" + r"X|TB" + r"D)\b")
+    found = {
+        f"{path.relative_to(ROOT)}: {mark}"
+        for path in [*DOCUMENTS, *SOURCES]
+        for mark in marks.findall(path.read_text(encoding="utf-8"))
+    }
+    assert found == set()
+
+
+def test_the_readme_opens_with_what_how_and_a_real_receipt() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    screen = text.split("## Use")[0]
+    assert "make demo" in screen
+    assert "make test" in screen
+    receipt = re.search(r"(?s)<!-- receipt:begin.*?-->(.*?)<!-- receipt:end -->", screen)
+    assert receipt is not None
+    assert "geoai.receipt/v1alpha1" in receipt.group(1)
+    assert len(screen.splitlines()) <= 70
