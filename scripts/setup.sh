@@ -31,12 +31,22 @@ else
         "if it has another name: make PYTHON=/path/to/python3.12 ..."
 fi
 
-# What is installed depends on exactly these; the stamp holds them of the last full installation.
-wanted=$("$PYTHON" -c 'import sys; print(sys.version, sys.base_prefix)'
-    cat requirements/dev.lock pyproject.toml scripts/setup.sh | cksum
+# What the environment was last made from, and for which project files it was last completed.
+environment=$("$PYTHON" -c 'import sys; print(sys.version, sys.base_prefix)'
+    cat requirements/dev.lock scripts/setup.sh | cksum
     pwd)
-if [ -f "$VENV/installed" ] && [ "$(cat "$VENV/installed")" = "$wanted" ] &&
-    "$VENV/bin/python" -c '' 2>/dev/null; then
+project=$(cksum <pyproject.toml)
+
+unchanged() { [ -f "$VENV/$1" ] && [ "$(cat "$VENV/$1")" = "$2" ]; }
+
+install_project() {
+    "$VENV/bin/python" -m pip install -qq --no-deps --no-build-isolation --editable .
+    printf '%s\n' "$project" >"$VENV/project"
+}
+
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+if unchanged environment "$environment" && "$VENV/bin/python" -c '' 2>/dev/null; then
+    unchanged project "$project" || install_project
     exit 0
 fi
 
@@ -57,8 +67,7 @@ fi
 
 echo "setting up $VENV (once; downloads about 90 MB)" >&2
 "$PYTHON" -m venv --clear "$VENV"
-export PIP_DISABLE_PIP_VERSION_CHECK=1
 # Twice quiet: warnings about the user's own index configuration are not about this project.
 "$VENV/bin/python" -m pip install -qq --require-hashes --requirement requirements/dev.lock
-"$VENV/bin/python" -m pip install -qq --no-deps --no-build-isolation --editable .
-printf '%s\n' "$wanted" >"$VENV/installed"
+install_project
+printf '%s\n' "$environment" >"$VENV/environment"

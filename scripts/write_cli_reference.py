@@ -36,7 +36,8 @@ def contexts(command: click.Command, parent: click.Context | None) -> Iterator[c
         info_name=command.name if parent else PROGRAM,
         auto_envvar_prefix=None if parent else ENVIRONMENT_PREFIX,
         terminal_width=WIDTH,
-        **command.context_settings | {"max_content_width": WIDTH},
+        max_content_width=WIDTH,
+        help_option_names=cli.context_settings["help_option_names"],
     )
     yield context
     if isinstance(command, click.Group):
