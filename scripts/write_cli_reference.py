@@ -28,12 +28,14 @@ errors are JSON too, one object `{"error": {…}}` on standard error.
 """
 
 
-def contexts(command: click.Command, parent: click.Context | None) -> Iterator[click.Context]:
+def contexts(
+    name: str, command: click.Command, parent: click.Context | None
+) -> Iterator[click.Context]:
     """Yield a context for ``command`` and, depth first, for each command below it."""
     context = click.Context(
         command,
         parent=parent,
-        info_name=command.name if parent else PROGRAM,
+        info_name=name,
         auto_envvar_prefix=None if parent else ENVIRONMENT_PREFIX,
         terminal_width=WIDTH,
         max_content_width=WIDTH,
@@ -41,16 +43,16 @@ def contexts(command: click.Command, parent: click.Context | None) -> Iterator[c
     )
     yield context
     if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            child = command.get_command(context, name)
+        for below in command.list_commands(context):
+            child = command.get_command(context, below)
             if child is not None and not child.hidden:
-                yield from contexts(child, context)
+                yield from contexts(below, child, context)
 
 
 def reference() -> str:
     """Return the text of docs/cli.md."""
     sections = [HEAD]
-    for context in contexts(cli, None):
+    for context in contexts(PROGRAM, cli, None):
         level = "#" * min(4, 1 + len(context.command_path.split()))
         help_text = context.command.get_help(context)
         sections.append(f"{level} {context.command_path}\n\n```text\n{help_text}\n```\n")
