@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import rfc8785
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.canonical.json import MAX_SAFE_INTEGER, JSONValue, jcs
@@ -25,6 +25,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_both_paths_give_the_same_bytes(value: JSONValue) -> None:
     assert jcs(value) == rfc8785.dumps(value)

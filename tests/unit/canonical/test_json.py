@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tallystick.canonical.json import (
@@ -42,6 +42,7 @@ values: st.SearchStrategy[JSONValue] = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(values)
 @example({"\U0001f30a": 1, "\uff00": 2, "": None})
 @example([1e21, 1e-7, 5e-324, 1.7976931348623157e308])
@@ -53,6 +54,7 @@ def test_canonical_bytes_are_a_fixed_point(value: JSONValue) -> None:
     assert parsed == json.loads(canonical)
 
 
+@settings(deadline=None)
 @given(values, st.sampled_from([None, 1, "\t"]), st.booleans())
 def test_any_spelling_reads_as_the_same_value(
     value: JSONValue, indent: int | str | None, ascii_only: bool
@@ -62,6 +64,7 @@ def test_any_spelling_reads_as_the_same_value(
     assert jcs(parse_strict(data, max_bytes=LIMIT)) == jcs(value)
 
 
+@settings(deadline=None)
 @given(
     st.binary(max_size=200)
     | st.text(alphabet='[]{}",:\\u0dD8c1e+-.\n ', max_size=200).map(str.encode)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.canonical.merkle import MerkleFrontier
 from tests.golden.reference import tree_root
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12))
 def test_batches_and_single_leaves_give_one_tree(sizes: list[int]) -> None:
     tree = MerkleFrontier()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.canonical.json import jcs
@@ -203,6 +203,7 @@ def at(document: Any, path: tuple[Any, ...]) -> Any:
     return document
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_an_arbitrary_value_anywhere_is_kept_or_refused(
     data: st.DataObject,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import RunFailedError
@@ -45,6 +45,7 @@ def push(tree: StateTree, first: int, positions: int, layers: int) -> None:
     )
 
 
+@settings(deadline=None)
 @given(sizes, sizes, sizes, st.integers(1, 8))
 def test_any_chunking_gives_the_specified_tree(
     prompt: int, sampled: int, layers: int, chunk: int
@@ -65,6 +66,7 @@ def test_any_chunking_gives_the_specified_tree(
     assert tree.next_position == total
 
 
+@settings(deadline=None)
 @given(sizes, sizes, sizes)
 def test_index_and_place_are_inverse(prompt: int, sampled: int, layers: int) -> None:
     order = row_order(prompt, sampled, layers)
