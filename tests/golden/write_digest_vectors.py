@@ -1,7 +1,7 @@
 """Write docs/spec/vectors/digests.json anew, by the second implementation only.
 
-``python -m tests.golden.write_digest_vectors``, and only when a document gets a new field before its
-schema is released: afterwards vectors are added and never changed.
+``python -m tests.golden.write_digest_vectors``, and only when a document gets a new field before
+its schema is released: afterwards vectors are added and never changed.
 """
 
 from __future__ import annotations
