@@ -13,7 +13,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -119,50 +119,33 @@ class DigestCache:
     def _find(self, identity: FileIdentity) -> str | None:
         if not self._path.exists():
             return None
-        with self._database() as database:
-            row = None if database is None else database.execute(_FIND, _key(identity)).fetchone()
-            if row is not None and isinstance(row[0], str) and _DIGEST.fullmatch(row[0]):
-                return row[0]
-        return None
+        row = self._ask(_FIND, _key(identity))
+        known = None if row is None else row[0]
+        return known if isinstance(known, str) and _DIGEST.fullmatch(known) else None
 
     def _store(self, hashed: HashedFile) -> None:
-        with self._database() as database:
-            if database is not None:
-                database.execute(_STORE, (*_key(hashed.identity), hashed.digest))
+        self._ask(_STORE, (*_key(hashed.identity), hashed.digest))
 
-    @contextlib.contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection | None]:
-        """Yield an open database, or None; whatever goes wrong with it inside is swallowed.
+    def _ask(self, statement: str, values: tuple[str, ...]) -> tuple[object, ...] | None:
+        """Run one statement and return its first row; None also when the cache is of no use.
 
         A file that is not a sound database is removed, so that the next use makes a new one.
         """
-        database = None
         try:
-            database = self._connect()
-            yield database
+            ensure_private_dir(self._path.parent)
+            database = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+        except (TallystickError, OSError, sqlite3.Error):
+            return None
+        try:
+            database.execute(_TABLE)
+            row: tuple[object, ...] | None = database.execute(statement, values).fetchone()
         except sqlite3.DatabaseError as error:
             if not _passes(error):
                 self._discard()
-        finally:
-            if database is not None:
-                database.close()
-
-    def _connect(self) -> sqlite3.Connection | None:
-        try:
-            ensure_private_dir(self._path.parent)
-        except (TallystickError, OSError):
             return None
-        database = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
-        try:
-            database.execute(_TABLE)
-        except sqlite3.DatabaseError as error:
+        finally:
             database.close()
-            if _passes(error):
-                raise
-            self._discard()
-            database = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
-            database.execute(_TABLE)
-        return database
+        return row
 
     def _discard(self) -> None:
         for suffix in ("", "-journal", "-wal", "-shm"):
