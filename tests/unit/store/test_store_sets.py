@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tallystick.contracts.layout import MEMBERS
+from tallystick.errors import EvidenceError, NothingToVerifyError
+from tallystick.receipts.build import BuiltSet
+from tallystick.store.artifacts import write_set
+from tallystick.store.sets import find_sets, load_set, read_receipt, read_set
+from tests.support.ordinary_user import run_as_ordinary_user
+from tests.support.sets import make_facts, make_set
+
+
+@pytest.fixture(scope="module")
+def built() -> BuiltSet:
+    return make_set()
+
+
+@pytest.fixture
+def directory(built: BuiltSet, tmp_path: Path) -> Path:
+    return write_set(tmp_path / "set", built.members, built.marker)
+
+
+@pytest.mark.parametrize("suffix", [None, ".geoai.json", ".complete", ".opening"])
+def test_what_was_written_is_read(built: BuiltSet, directory: Path, suffix: str | None) -> None:
+    path = directory if suffix is None else directory / (built.receipt_id + suffix)
+    loaded = read_set(path)
+    assert loaded.files == built.files()
+    assert loaded.withheld == ()
+    assert loaded.location.set_id == built.receipt_id
+
+
+def test_the_private_member_may_be_withheld(built: BuiltSet, directory: Path) -> None:
+    name = built.receipt_id + ".opening"
+    (directory / name).unlink()
+    loaded = read_set(directory)
+    assert loaded.withheld == (name,)
+    assert name not in loaded.files
+
+
+def test_a_private_member_of_another_user_counts_as_withheld(built: BuiltSet) -> None:
+    def body(directory: Path) -> None:
+        write_set(directory / "set", built.members, built.marker)
+        (directory / "set" / f"{built.receipt_id}.opening").chmod(0o000)
+        assert read_set(directory / "set").withheld == (f"{built.receipt_id}.opening",)
+
+    run_as_ordinary_user(body)
+
+
+@pytest.mark.parametrize(
+    "suffix", [kind.suffix for kind in MEMBERS if kind.visibility == "public"] + [".complete"]
+)
+def test_a_missing_public_file_is_an_incomplete_set(
+    built: BuiltSet, directory: Path, suffix: str
+) -> None:
+    (directory / (built.receipt_id + suffix)).unlink()
+    with pytest.raises(NothingToVerifyError, match=suffix):
+        load_set(find_sets(directory)[0])
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
+def test_a_private_member_with_a_loosened_mode_is_refused(
+    built: BuiltSet, directory: Path, mode: int
+) -> None:
+    (directory / f"{built.receipt_id}.opening").chmod(mode)
+    with pytest.raises(EvidenceError, match="private, but other users"):
+        read_set(directory)
+
+
+@pytest.mark.parametrize("suffix", [*(kind.suffix for kind in MEMBERS), ".complete"])
+@pytest.mark.parametrize("kind", ["symlink", "hard link", "directory", "fifo"])
+def test_only_plain_files_are_read(
+    built: BuiltSet, directory: Path, tmp_path: Path, suffix: str, kind: str
+) -> None:
+    member = directory / (built.receipt_id + suffix)
+    elsewhere = tmp_path / "elsewhere"
+    if kind == "hard link":
+        os.link(member, elsewhere)
+    else:
+        member.rename(elsewhere)
+        if kind == "symlink":
+            member.symlink_to(elsewhere)
+        elif kind == "directory":
+            member.mkdir()
+        else:
+            os.mkfifo(member)
+    expected = {"symlink": "symbolic link", "hard link": "hard links"}
+    with pytest.raises(EvidenceError, match=expected.get(kind, "not a regular file")):
+        read_set(directory)
+
+
+def test_a_file_that_the_marker_does_not_name_is_refused(built: BuiltSet, directory: Path) -> None:
+    (directory / f"{built.receipt_id}.acceptance.jsonl").write_bytes(b"later")
+    (directory / "README").write_bytes(b"unrelated")
+    read_set(directory)
+    (directory / f"{built.receipt_id}.report.html").write_bytes(b"<html>")
+    with pytest.raises(EvidenceError, match=r"report\.html is not named"):
+        read_set(directory)
+
+
+def test_an_oversized_member_is_not_read_to_its_end(built: BuiltSet, directory: Path) -> None:
+    with (directory / f"{built.receipt_id}.geoai.json").open("r+b") as file:
+        file.truncate(1 << 40)  # sparse: reading it whole would not end
+    with pytest.raises(EvidenceError, match="too large"):
+        read_set(directory)
+
+
+def test_several_sets_in_one_directory(built: BuiltSet, directory: Path, tmp_path: Path) -> None:
+    other = make_set(facts=make_facts(rss_after=7))
+    second = write_set(tmp_path / "other", other.members, other.marker)
+    for path in second.iterdir():
+        path.rename(directory / path.name)
+    locations = find_sets(directory)
+    assert [item.set_id for item in locations] == sorted([built.receipt_id, other.receipt_id])
+    for location in locations:
+        load_set(location)
+    assert read_set(directory / f"{other.receipt_id}.geoai.json").files == other.files()
+    with pytest.raises(NothingToVerifyError, match="2 sets"):
+        read_set(directory)
+
+
+@pytest.mark.parametrize("kind", ["empty", "unrelated", "missing", "file", "absent member"])
+def test_nothing_recognisable(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "place"
+    if kind in ("empty", "unrelated"):
+        path.mkdir()
+    if kind == "unrelated":
+        (path / "photo.jpg").write_bytes(b"x")
+        (path / "0123.geoai.json").write_bytes(b"{}")
+    if kind == "file":
+        path.write_bytes(b"{}")
+    if kind == "absent member":
+        path = tmp_path / ("0" * 32 + ".geoai.json")
+    with pytest.raises(NothingToVerifyError) as caught:
+        read_set(path)
+    assert caught.value.exit_code == 4
+
+
+def test_a_folder_of_sets_says_how_to_name_them(directory: Path) -> None:
+    with pytest.raises(NothingToVerifyError, match=r"/\*"):
+        read_set(directory.parent)
+
+
+def test_a_receipt_is_shown_without_its_set(
+    built: BuiltSet, directory: Path, tmp_path: Path
+) -> None:
+    expected = built.members[0].data
+    assert read_receipt(directory) == expected
+    assert read_receipt(directory / f"{built.receipt_id}.complete") == expected
+    (tmp_path / "copy.json").write_bytes(expected)
+    assert read_receipt(tmp_path / "copy.json") == expected
+    with pytest.raises(NothingToVerifyError):
+        read_receipt(tmp_path / "none.json")
