@@ -30,7 +30,7 @@ def tallystick(
     *words: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tallystick.cli.main", *words],
+        [sys.executable, "-m", "tallystick", *words],
         capture_output=True,
         text=True,
         check=False,
@@ -239,7 +239,7 @@ def test_a_closed_pipe_is_quiet_and_not_a_success() -> None:
     os.close(read)
     try:
         result = subprocess.run(
-            [sys.executable, "-m", "tallystick.cli.main", "--help"],
+            [sys.executable, "-m", "tallystick", "--help"],
             stdout=write,
             stderr=subprocess.PIPE,
             check=False,
