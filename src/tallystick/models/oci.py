@@ -153,7 +153,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         target = urllib.parse.urlsplit(newurl)
         was_https = urllib.parse.urlsplit(req.full_url).scheme == "https"
-        if target.scheme != "https" and (was_https or not _is_loopback(newurl)):
+        local = target.scheme == "http" and not was_https and _is_loopback(newurl)
+        if target.scheme != "https" and not local:
+            fp.close()
             raise EvidenceError(
                 "the registry redirects to an insecure address",
                 expected="https",
@@ -230,6 +232,11 @@ def _refusal(error: urllib.error.HTTPError, host: str) -> Exception:
             f"the registry {host} has no such public model",
             found=f"status {error.code}",
             hint="check the repository and tag or digest",
+        )
+    if 300 <= error.code < 400:
+        return UnavailableError(
+            "the registry redirects too often, or to where no model can be",
+            found=f"status {error.code}",
         )
     return UnavailableError(
         f"the registry {host} refused the request", found=f"status {error.code}"

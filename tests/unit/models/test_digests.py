@@ -15,7 +15,7 @@ import pytest
 from tallystick.errors import InputError
 from tallystick.models import digests
 from tallystick.models.digests import DigestCache, HashedFile, hash_descriptor
-from tallystick.models.files import FileIdentity, opened
+from tallystick.models.files import FileIdentity, Progress, opened
 
 LATER = 3_000_000_000
 
@@ -52,7 +52,7 @@ def hashed_files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     real = digests._hash_once
 
-    def counted(descriptor: int, size: int, progress: digests.Progress) -> str:
+    def counted(descriptor: int, size: int, progress: Progress) -> str:
         seen.append(size)
         return real(descriptor, size, progress)
 
@@ -92,7 +92,7 @@ def test_a_file_that_changes_once_is_hashed_again(
     real = digests._hash_once
     changes = [b"changed once"]
 
-    def changing(descriptor: int, size: int, progress: digests.Progress) -> str:
+    def changing(descriptor: int, size: int, progress: Progress) -> str:
         digest = real(descriptor, size, progress)
         if changes:
             model.write_bytes(changes.pop())
@@ -108,7 +108,7 @@ def test_a_file_that_keeps_changing_is_refused(
 ) -> None:
     real = digests._hash_once
 
-    def changing(descriptor: int, size: int, progress: digests.Progress) -> str:
+    def changing(descriptor: int, size: int, progress: Progress) -> str:
         digest = real(descriptor, size, progress)
         with model.open("ab") as file:
             file.write(b"more")
