@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 
-from tallystick.contracts.codec import encode
+from tallystick.contracts.codec import encode_bytes
 from tallystick.errors import EvidenceError
 from tallystick.receipts.inspect import ReceiptSummary, inspect_receipt
 
@@ -82,4 +82,4 @@ def _text(value: object) -> str:
         return "absent"
     if isinstance(value, tuple):
         return f"{len(value)} entries"
-    return str(encode(value)) if is_dataclass(value) else str(value)
+    return encode_bytes(value).decode("utf-8") if is_dataclass(value) else str(value)

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from tallystick.errors import EvidenceError
+from tallystick.receipts.inspect import inspect_receipt
+from tests.support.sets import make_generation, make_public, make_run, make_set
+
+
+def test_the_summary_names_what_a_reader_asks_for() -> None:
+    built = make_set()
+    summary = inspect_receipt(built.members[0].data)
+    assert summary.receipt == built.receipt
+    assert summary.receipt_digest == built.receipt_digest
+    assert summary.core_digest == built.core_digest
+    rows = dict(summary.rows())
+    assert rows["tokens"] == "5 prompt, 4 sampled"
+    assert rows["evidence"] == "24 states of 3 layers committed"
+    assert rows["egress probes"] == "not run"
+    assert rows["sandbox"] == "none, enforced: none"
+    assert rows["disclosure"].startswith("private")
+    assert "GGML_CPU_TILED_MM=0" in rows["policy"]
+
+
+def test_both_halves_follow_the_receipt() -> None:
+    with_states = inspect_receipt(make_set().members[0].data)
+    generation = make_generation(state_root=None, state_leaves=0, leaf_checks="")
+    without = inspect_receipt(make_set(make_run(evidence=()), generation).members[0].data)
+    assert any("24 intermediate states" in line for line in with_states.proves)
+    assert not any("states:" in line for line in without.proves)
+    assert any("none were committed" in line for line in without.does_not_prove)
+    for summary in (with_states, without):
+        assert any("no source attestation" in line for line in summary.does_not_prove)
+        assert any("no isolation" in line for line in summary.does_not_prove)
+
+
+def test_public_digests_are_shown() -> None:
+    rows = dict(inspect_receipt(make_set(*make_public()).members[0].data).rows())
+    assert rows["disclosure"].startswith("public: prompt sha256:")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"core":{},"observed":{}}'])
+def test_another_document_is_refused(data: bytes) -> None:
+    with pytest.raises(EvidenceError):
+        inspect_receipt(data)
