@@ -1,1 +1,123 @@
-"""Tallystick: LLM inference with a signed receipt that anyone can re-execute bit for bit."""
+"""Tallystick: LLM inference with a signed receipt that anyone can re-execute bit for bit.
+
+This namespace is the public interface: one call for each verb of the command line, the values
+that they take and give, and (in :mod:`tallystick.errors`) what they raise. Names are imported when
+they are first used, so that verifying needs neither the engine nor its libraries. Library code
+prints nothing, never exits, and works on paths and bytes that it is given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tallystick.attest.keyfiles import read_key, read_public_key, write_key
+    from tallystick.attest.keys import PublicKey, SigningKey
+    from tallystick.attest.trust import TrustPolicy
+    from tallystick.audit.diff import ReceiptDiff, diff_receipts
+    from tallystick.audit.replay import ReplayReport, replay
+    from tallystick.errors import TallystickError
+    from tallystick.models.add import add as add_model
+    from tallystick.models.add import add_normalised as add_normalised_model
+    from tallystick.models.check import ModelDescription
+    from tallystick.models.check import check as check_model
+    from tallystick.models.check import describe as describe_model
+    from tallystick.models.listing import ListedModel, list_models
+    from tallystick.models.pull import PullOptions
+    from tallystick.models.pull import pull as pull_model
+    from tallystick.receipts.files import VerificationRun, load_trust, verify_paths
+    from tallystick.receipts.inspect import ReceiptSummary, inspect_receipt
+    from tallystick.receipts.report import VerificationReport
+    from tallystick.receipts.verify import verify_set
+    from tallystick.store.sets import read_receipt
+    from tallystick.worker.request import RunOptions
+    from tallystick.worker.run import RunResult, SignerChoice, run
+
+__all__ = [
+    "ListedModel",
+    "ModelDescription",
+    "PublicKey",
+    "PullOptions",
+    "ReceiptDiff",
+    "ReceiptSummary",
+    "ReplayReport",
+    "RunOptions",
+    "RunResult",
+    "SignerChoice",
+    "SigningKey",
+    "TallystickError",
+    "TrustPolicy",
+    "VerificationReport",
+    "VerificationRun",
+    "add_model",
+    "add_normalised_model",
+    "check_model",
+    "describe_model",
+    "diff_receipts",
+    "inspect_receipt",
+    "list_models",
+    "load_trust",
+    "pull_model",
+    "read_key",
+    "read_public_key",
+    "read_receipt",
+    "replay",
+    "run",
+    "verify_paths",
+    "verify_set",
+    "write_key",
+]
+
+# Where each name lives: its module, and its name there where that differs.
+_HOMES: Final = {
+    "ListedModel": "tallystick.models.listing",
+    "ModelDescription": "tallystick.models.check",
+    "PublicKey": "tallystick.attest.keys",
+    "PullOptions": "tallystick.models.pull",
+    "ReceiptDiff": "tallystick.audit.diff",
+    "ReceiptSummary": "tallystick.receipts.inspect",
+    "ReplayReport": "tallystick.audit.replay",
+    "RunOptions": "tallystick.worker.request",
+    "RunResult": "tallystick.worker.run",
+    "SignerChoice": "tallystick.worker.run",
+    "SigningKey": "tallystick.attest.keys",
+    "TallystickError": "tallystick.errors",
+    "TrustPolicy": "tallystick.attest.trust",
+    "VerificationReport": "tallystick.receipts.report",
+    "VerificationRun": "tallystick.receipts.files",
+    "add_model": "tallystick.models.add:add",
+    "add_normalised_model": "tallystick.models.add:add_normalised",
+    "check_model": "tallystick.models.check:check",
+    "describe_model": "tallystick.models.check:describe",
+    "diff_receipts": "tallystick.audit.diff",
+    "inspect_receipt": "tallystick.receipts.inspect",
+    "list_models": "tallystick.models.listing",
+    "load_trust": "tallystick.receipts.files",
+    "pull_model": "tallystick.models.pull:pull",
+    "read_key": "tallystick.attest.keyfiles",
+    "read_public_key": "tallystick.attest.keyfiles",
+    "read_receipt": "tallystick.store.sets",
+    "replay": "tallystick.audit.replay",
+    "run": "tallystick.worker.run",
+    "verify_paths": "tallystick.receipts.files",
+    "verify_set": "tallystick.receipts.verify",
+    "write_key": "tallystick.attest.keyfiles",
+}
+
+
+if not TYPE_CHECKING:  # a type checker shall see the names above, and no others
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        module, _, attribute = home.partition(":")
+        value = getattr(import_module(module), attribute or name)
+        globals()[name] = value  # the next use finds it without this function
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
