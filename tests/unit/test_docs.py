@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from pathlib import Path
 
 import pytest
+
+import tallystick
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "bench")
@@ -64,6 +68,20 @@ def test_the_versions_named_are_the_versions_locked() -> None:
     }
     assert len(named) >= 15
     assert {package: pins.get(package) for package in named} == named
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_python_examples_use_public_names_as_they_are(document: Path) -> None:
+    for block in re.findall(r"(?s)```python\n(.*?)```", document.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(block)):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            owner = node.func.value
+            if isinstance(owner, ast.Name) and owner.id == "tallystick":
+                assert node.func.attr in tallystick.__all__
+                call = inspect.signature(getattr(tallystick, node.func.attr))
+                # Raises TypeError when the call does not fit.
+                call.bind(*node.args, **{str(word.arg): word.value for word in node.keywords})
 
 
 def test_nothing_is_left_to_do() -> None:
