@@ -58,9 +58,11 @@ def check_execution_statement(
 
 
 def _claim(receipt: Receipt) -> ExecutionClaim:
+    core = digests.core_digest(receipt.core)
+    observed = digests.observed_digest(receipt.observed)
     return ExecutionClaim(
-        receipt_digest=digests.receipt_digest(receipt),
-        core_digest=digests.core_digest(receipt.core),
+        receipt_digest=digests.receipt_digest_of(core, observed),
+        core_digest=core,
         chain_digest=digests.chain_digest(receipt.core),
         runtime_class_id=receipt.core.runtime_class_id,
         egress_audit=receipt.observed.egress_audit,

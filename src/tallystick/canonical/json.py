@@ -99,8 +99,11 @@ def _is_plain(value: JSONValue) -> bool:
     if type(value) is list:
         return all(map(_is_plain, value))
     if type(value) is dict:
-        return all(
-            type(key) is str and key.isascii() and _is_plain(item) for key, item in value.items()
+        keys = value.keys()
+        return (
+            {*map(type, keys)} <= {str}
+            and "".join(keys).isascii()
+            and all(map(_is_plain, value.values()))
         )
     return False
 

@@ -106,8 +106,12 @@ def observed_digest(observed: Observed) -> str:
 
 def receipt_digest(receipt: Receipt) -> str:
     """Return the digest that names ``receipt``."""
-    parts = [sha256(encode_bytes(receipt.core)), sha256(encode_bytes(receipt.observed))]
-    return domain_digest("geoai.receipt", 1, parts)
+    return receipt_digest_of(core_digest(receipt.core), observed_digest(receipt.observed))
+
+
+def receipt_digest_of(core: str, observed: str) -> str:
+    """Return the digest that names the receipt whose two parts have these digests."""
+    return domain_digest("geoai.receipt", 1, [parse_digest(core), parse_digest(observed)])
 
 
 def receipt_id(digest: str) -> str:

@@ -1,4 +1,4 @@
-"""The files of one artifact set: names, visibility, modes and bounds (docs/spec/artifact-set.md)."""
+"""The files of one artifact set: names, visibility, modes, bounds (docs/spec/artifact-set.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"([0-9a-f]{32})(\.[a-z][a-z.]{0,40})")
 
 @dataclass(frozen=True, slots=True)
 class MemberKind:
-    """One kind of file: its suffix after ``<id>``, who may read it, and its largest size in bytes."""
+    """One kind of file: its suffix after ``<id>``, who may read it, its largest size in bytes."""
 
     suffix: str
     visibility: Visibility

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.codec import decode_bytes
-from tallystick.contracts.digests import core_digest, receipt_digest, receipt_id
+from tallystick.contracts.digests import core_digest, observed_digest, receipt_digest_of, receipt_id
 from tallystick.contracts.layout import (
     ENVELOPES,
     MARKER,
@@ -70,7 +70,8 @@ def read_documents(files: Mapping[str, bytes], set_id: str) -> SetDocuments:
     name = set_id + RECEIPT.suffix
     receipt_bytes = files[name]
     receipt = decode_bytes(Receipt, receipt_bytes, max_bytes=RECEIPT.max_bytes, where=name)
-    digest = receipt_digest(receipt)
+    core = core_digest(receipt.core)
+    digest = receipt_digest_of(core, observed_digest(receipt.observed))
     _check_names(marker, set_id, digest)
     telemetry = files[set_id + TELEMETRY.suffix]
     return SetDocuments(
@@ -78,7 +79,7 @@ def read_documents(files: Mapping[str, bytes], set_id: str) -> SetDocuments:
         receipt=receipt,
         receipt_bytes=receipt_bytes,
         receipt_digest=digest,
-        core_digest=core_digest(receipt.core),
+        core_digest=core,
         telemetry=parse_log(telemetry),
         telemetry_digest=format_digest(sha256(telemetry)),
         envelopes=files[set_id + ENVELOPES.suffix],
