@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[: behaviour.cut_after.pop(0)]
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
 
 

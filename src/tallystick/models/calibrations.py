@@ -55,7 +55,7 @@ def examine(
         calibration = decode_bytes(
             Calibration, data, max_bytes=MAX_CALIBRATION, where="calibration"
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return LoadedCalibration(None, None)
     except OSError as error:
         return LoadedCalibration(None, f"cannot be read: {error.strerror}")

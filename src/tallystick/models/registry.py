@@ -185,7 +185,7 @@ def find_pin(name: str, home: Path) -> ModelPin | None:
     path = models_dir(home) / f"{name}.json"
     try:
         data = _read_bounded(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InputError(f"cannot read the model pin {path}", found=error.strerror) from error
