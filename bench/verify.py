@@ -9,7 +9,6 @@ verified (30 layers, 64 prompt and 256 sampled tokens). Prints one row of docs/b
 from __future__ import annotations
 
 import argparse
-import base64
 import statistics
 import time
 from collections.abc import Mapping
@@ -17,30 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tallystick.attest.trust import TrustPolicy
-from tallystick.evidence.state_tree import leaf_count
 from tallystick.receipts.files import load_trust
 from tallystick.receipts.verify import verify_set
 from tallystick.store.sets import read_set
-from tests.support.sets import TRUST, make_generation, make_run, make_set
+from tests.support.sets import TRUST, make_ordinary
 
 ROUNDS = 200
 GOAL_MS = 4.0
-LAYERS, PROMPT_TOKENS, SAMPLED_TOKENS = 30, 64, 256
-
-
-def ordinary_set() -> Mapping[str, bytes]:
-    """Return the files of a made-up set that has the size of a real one."""
-    leaves = leaf_count(PROMPT_TOKENS, SAMPLED_TOKENS, LAYERS)
-    generation = make_generation(
-        prompt_ids=tuple(range(1000, 1000 + PROMPT_TOKENS)),
-        sampled_ids=tuple(range(2000, 2000 + SAMPLED_TOKENS)),
-        output=base64.b64encode(b"word " * SAMPLED_TOKENS).decode(),
-        context_tokens=512,
-        layers=LAYERS,
-        state_leaves=leaves,
-        leaf_checks=base64.b64encode(bytes(4 * leaves)).decode(),
-    )
-    return make_set(make_run(max_tokens=1024), generation).files()
 
 
 def measure(files: Mapping[str, bytes], trust: TrustPolicy) -> float:
@@ -59,9 +41,9 @@ def main() -> None:
     parser.add_argument("set", type=Path, nargs="?", metavar="SET")
     parser.add_argument("--key", type=Path, action="append", default=[])
     arguments = parser.parse_args()
-    if arguments.set is None:
-        files, trust = ordinary_set(), TRUST
-    else:
+    files: Mapping[str, bytes] = make_ordinary().files()
+    trust = TRUST
+    if arguments.set is not None:
         files, trust = read_set(arguments.set).files, load_trust(arguments.key, None)
     whole = measure(files, trust)
     public = {name: data for name, data in files.items() if not name.endswith(".opening")}

@@ -230,6 +230,16 @@ def test_nothing_recognisable_is_exit_4(tallystick: Program, key: Path, tmp_path
     assert tallystick("verify", "--key", key).returncode == 2
 
 
+@pytest.mark.parametrize("name", [b"caf\xe9", b"\xff.geoai.json", b"\x1b[31m", b"x" * 300])
+def test_odd_paths_are_answered_in_words(tallystick: Program, key: Path, name: bytes) -> None:
+    path = os.fsdecode(name)
+    assert tallystick("verify", path, "--key", key).returncode == 4
+    result = tallystick("verify", path, "--key", key, "--json")
+    assert result.returncode == 4
+    assert json.loads(result.stdout)["outcomes"][0]["verdict"] == "nothing to verify"
+    assert "\x1b" not in result.stdout
+
+
 def test_each_of_several_sets_gets_a_verdict(
     tallystick: Program, directory: Path, key: Path, tmp_path: Path
 ) -> None:

@@ -193,6 +193,22 @@ def make_set(
     )
 
 
+def make_ordinary() -> BuiltSet:
+    """Build a set of the size that an everyday run leaves: 30 layers, 64 and 256 tokens."""
+    prompt, sampled, layers = 64, 256, 30
+    leaves = leaf_count(prompt, sampled, layers)
+    generation = make_generation(
+        prompt_ids=tuple(range(1000, 1000 + prompt)),
+        sampled_ids=tuple(range(2000, 2000 + sampled)),
+        output=base64.b64encode(b"word " * sampled).decode(),
+        context_tokens=512,
+        layers=layers,
+        state_leaves=leaves,
+        leaf_checks=base64.b64encode(bytes(4 * leaves)).decode(),
+    )
+    return make_set(make_run(max_tokens=1024), generation)
+
+
 @dataclass(frozen=True, slots=True)
 class Forger:
     """An attacker who edits one document of a set and makes every digest agree again."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tallystick.cli.options import PATH, json_option, key_option, trust_policy_option
-from tallystick.cli.output import emit
+from tallystick.cli.output import emit, printable
 from tallystick.errors import UsageError
 from tallystick.receipts.files import PathOutcome, VerificationRun, load_trust, verify_paths
 from tallystick.receipts.report import Status, Step, VerificationReport, as_document
@@ -76,10 +76,10 @@ def _document(run: VerificationRun) -> JSONValue:
 
 
 def _outcome(outcome: PathOutcome) -> JSONValue:
-    path = str(outcome.path).encode("utf-8", "backslashreplace").decode("utf-8")
+    path = printable(str(outcome.path))
     if outcome.report is None:
-        problem = outcome.problem
-        return {"path": path, "verdict": "nothing to verify", "problem": str(problem)}
+        problem = printable(str(outcome.problem))
+        return {"path": path, "verdict": "nothing to verify", "problem": problem}
     report = outcome.report
     document = as_document(report)
     assert isinstance(document, dict)

@@ -50,7 +50,7 @@ def find_sets(path: Path) -> tuple[SetLocation, ...]:
 
     Raises NothingToVerifyError when there is nothing recognisable.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir, no error for odd or forbidden paths
         return _sets_in(path)
     parts = split_name(path.name)
     if parts is None or kind_of(parts[1]) is None:
@@ -72,7 +72,7 @@ def _sets_in(directory: Path) -> tuple[SetLocation, ...]:
     parts = (split_name(name) for name in names)
     ids = dict.fromkeys(part[0] for part in parts if part and kind_of(part[1]))
     if not ids:
-        nested = any((directory / name).is_dir() for name in names)
+        nested = any(os.path.isdir(directory / name) for name in names)
         raise NothingToVerifyError(
             f"{directory} holds no artifact set",
             expected="files <id>.complete, <id>.geoai.json and so on",
@@ -191,7 +191,7 @@ def read_receipt(path: Path) -> bytes:
     is none, or several; EvidenceError when it is a link or too large.
     """
     directory, name = path.parent, path.name
-    if path.is_dir():
+    if os.path.isdir(path):
         location = _only(path, find_sets(path))
         directory, name = path, location.set_id + RECEIPT.suffix
     elif name.endswith(MARKER.suffix):

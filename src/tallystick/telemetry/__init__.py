@@ -1,1 +1,1 @@
-"""Events of a run: what happened when, and how much memory was resident (docs/spec/telemetry.md)."""
+"""Events of a run: what happened when, with how much memory (docs/spec/telemetry.md)."""

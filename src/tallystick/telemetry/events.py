@@ -14,7 +14,7 @@ class EventKind(StrEnum):
     INIT = "Init"
     LOADING = "Loading"
     LOAD_COMPLETE = "LoadComplete"
-    TOKEN_EMITTED = "TokenEmitted"
+    TOKEN_EMITTED = "TokenEmitted"  # noqa: S105 - a model's token, no password
     ARENA_RESET = "ArenaReset"
     SHUTDOWN_COMPLETE = "ShutdownComplete"
 
