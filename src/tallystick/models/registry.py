@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,7 @@ def require_loadable(facts: ModelFacts, path: Path) -> None:
             "the engine cannot load this model file as it is",
             expected="a file that its loader accepts",
             found="; ".join(facts.needs_normalising),
-            hint=f"write a derived file: tallystick model add {path} --normalise",
+            hint=f"write a derived file: tallystick model add {shlex.quote(str(path))} --normalise",
         )
 
 
@@ -167,8 +168,8 @@ def path_for_pin(path: Path, home: Path) -> str:
 
     Raises InputError when it is not UTF-8.
     """
-    folder = resolved(models_dir(home))
-    text = os.fspath(path.relative_to(folder) if path.parent == folder else path)
+    inside = resolved(path.parent) == resolved(models_dir(home))
+    text = path.name if inside else os.fspath(path)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -152,6 +152,9 @@ def test_paths_inside_the_folder_are_relative_and_move_with_it(tmp_path: Path) -
     assert path_for_pin(inside, home) == "x.gguf"
     assert path_for_pin(outside, home) == str(outside)
     assert path_for_pin(home / "models" / "below" / "x.gguf", home).startswith("/")
+    (tmp_path / "link").symlink_to(home)
+    assert path_for_pin(tmp_path / "link" / "models" / "x.gguf", home) == "x.gguf"
+    assert path_for_pin(inside, tmp_path / "link") == "x.gguf"
     assert pin_path(replace(PIN, path="x.gguf"), tmp_path / "new") == tmp_path / "new/models/x.gguf"
     assert pin_path(replace(PIN, path=str(outside)), home) == outside
 
@@ -178,6 +181,9 @@ def test_loadable_or_why_not() -> None:
     with pytest.raises(IncomparableError) as caught:
         require_loadable(facts, Path("/m.gguf"))
     assert caught.value.found == "one reason; another"
+    with pytest.raises(IncomparableError) as caught:
+        require_loadable(facts, Path("/my models/m.gguf"))
+    assert "add '/my models/m.gguf' --normalise" in (caught.value.hint or "")
 
 
 def test_a_calibration_comes_back(tmp_path: Path) -> None:
