@@ -1,0 +1,1 @@
+"""Parts of the numeric fingerprint: weights from integers, and tiny models made of them."""
