@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tallystick.cli.output import Progress, asks_for_json, emit, note, printable, table
+from tallystick.cli.output import asks_for_json, emit, note, printable, table
 
 
 @pytest.mark.parametrize(
@@ -65,22 +65,3 @@ def test_a_table_aligns_its_values() -> None:
         "a          1\nlong name  2\nempty"
     )
     assert table([]) == ""
-
-
-def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("hashing", "bytes") as progress:
-        progress.update(1, 2)
-        progress.update(2, 2)
-    assert capsys.readouterr() == ("", "")
-
-
-def test_progress_shows_the_share_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with Progress("hashing", "bytes") as progress:
-        progress.update(2000, 2000)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("\rhashing: 2,000 of 2,000 bytes")
-    assert captured.err.endswith("\r")

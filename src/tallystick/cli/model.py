@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tallystick.cli.options import PATH, json_option
-from tallystick.cli.output import Progress, emit, note, table
+from tallystick.cli.output import emit, table
+from tallystick.cli.progress import WorkProgress
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
     from tallystick.contracts.model import ModelFacts, ModelPin
-    from tallystick.models.files import Progress as Report
     from tallystick.models.listing import ListedModel
 
 _NONE: Final = "no models yet: try `tallystick model pull smollm2-135m-instruct`"
-_QUIET_INTERVAL: Final = 5.0  # seconds between two lines when nobody watches a terminal
 
 
 @click.group()
@@ -55,8 +50,8 @@ def pull(model: str, registry: str | None, name: str | None, as_json: bool) -> N
     from tallystick.store.home import home
 
     options = PullOptions(registry=registry or DEFAULT_REGISTRY, name=name)
-    with _progress() as report:
-        pin = pull_model(model, home(), options=options, progress=report)
+    with WorkProgress() as work:
+        pin = pull_model(model, home(), options=options, progress=work.update)
     _emit_pin(pin, as_json)
 
 
@@ -75,8 +70,8 @@ def add(path: Path, name: str | None, normalise: bool, as_json: bool) -> None:
     from tallystick.store.home import home
 
     register = adding.add_normalised if normalise else adding.add
-    with _progress() as report:
-        pin = register(path, home(), name=name, progress=report)
+    with WorkProgress() as work:
+        pin = register(path, home(), name=name, progress=work.update)
     _emit_pin(pin, as_json)
 
 
@@ -105,8 +100,8 @@ def show(model: str, as_json: bool) -> None:
     from tallystick.models.check import describe
     from tallystick.store.home import home
 
-    with _progress() as report:
-        found = describe(model, home(), progress=report)
+    with WorkProgress() as work:
+        found = describe(model, home(), progress=work.update)
     document: JSONValue = {
         "name": None if found.pin is None else found.pin.name,
         "path": _text(found.path),
@@ -134,8 +129,8 @@ def check(name: str, as_json: bool) -> None:
     from tallystick.models.check import check as check_model
     from tallystick.store.home import home
 
-    with _progress() as report:
-        pin = check_model(name, home(), progress=report)
+    with WorkProgress() as work:
+        pin = check_model(name, home(), progress=work.update)
     document: JSONValue = {
         "name": pin.name,
         "digest": pin.digest,
@@ -202,49 +197,3 @@ def _fact_rows(facts: ModelFacts) -> list[tuple[str, str]]:
 
 def _text(path: Path) -> str:
     return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-@contextmanager
-def _progress() -> Iterator[Report]:
-    """Yield a progress callback: a live line on a terminal, else a line every few seconds."""
-    if sys.stderr.isatty():
-        with _Terminal() as terminal:
-            yield terminal.report
-    else:
-        yield _QuietLines().report
-
-
-class _QuietLines:
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def report(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._last >= _QUIET_INTERVAL:
-            self._last = now
-            note(f"{what}: {done:,}" + (f" of {total:,} bytes" if total else " bytes"))
-
-
-class _Terminal:
-    """One :class:`Progress` per kind of work, so that each has its own label."""
-
-    def __init__(self) -> None:
-        self._what = ""
-        self._line: Progress | None = None
-
-    def report(self, what: str, done: int, total: int) -> None:
-        if self._line is None or what != self._what:
-            self._end()
-            self._what, self._line = what, Progress(what, "bytes")
-        self._line.update(done, total or None)
-
-    def _end(self) -> None:
-        if self._line is not None:
-            self._line.__exit__(None, None, None)
-            self._line = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()

@@ -7,10 +7,8 @@ here passes through :func:`printable`, so that a hostile receipt cannot repaint 
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -24,7 +22,6 @@ _KEPT_CONTROLS: Final = "\n\t"
 _DECEPTIVE: Final = frozenset(
     [*range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 )
-_PROGRESS_INTERVAL: Final = 0.1  # seconds between two repaints
 
 
 def printable(text: str) -> str:
@@ -109,39 +106,3 @@ def _canonical(document: JSONValue) -> bytes:
 def _encodable(value: JSONValue) -> JSONValue:
     """Return ``value`` with lone surrogates (from undecodable file names) made visible."""
     return printable(value) if isinstance(value, str) else value
-
-
-class Progress:
-    """A counter on one line of a terminal; silent when standard error is not a terminal.
-
-    ``label`` names the work, ``unit`` what is counted. Use as a context manager, and call
-    :meth:`update` with the amount done so far and, where it is known, the total.
-    """
-
-    def __init__(self, label: str, unit: str) -> None:
-        self._label = label
-        self._unit = unit
-        self._visible = sys.stderr.isatty()
-        self._painted = 0.0
-        self._width = 0
-
-    def update(self, done: int, total: int | None = None) -> None:
-        """Show how far the work is; repaints at most every tenth of a second."""
-        now = time.monotonic()
-        if not self._visible or (now - self._painted < _PROGRESS_INTERVAL and done != total):
-            return
-        self._painted = now
-        share = f" of {total:,}" if total is not None else ""
-        self._paint(f"{self._label}: {done:,}{share} {self._unit}")
-
-    def _paint(self, line: str) -> None:
-        line = printable(line)
-        click.echo("\r" + line.ljust(self._width), nl=False, err=True)
-        self._width = len(line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._width:
-            click.echo("\r" + " " * self._width + "\r", nl=False, err=True)
