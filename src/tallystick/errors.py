@@ -46,7 +46,7 @@ class TallystickError(Exception):
 
 
 class EvidenceError(TallystickError):
-    """Evidence was offered and does not hold (a mismatch, a bad signature, an unparsable member)."""
+    """Evidence was offered and does not hold: a mismatch, a bad signature, a broken member."""
 
     exit_code = 1
 

@@ -35,15 +35,13 @@ class Rows:
     outputs: Sequence[bool]
 
 
-class Tap(Protocol):
-    """Reads layer-output rows while a graph is evaluated."""
+@dataclass(frozen=True, slots=True)
+class LayerRows:
+    """The output of one layer for one batch: ``rows`` rows of float32, back to back."""
 
-    @property
-    def kind(self) -> str:
-        """``compiled`` or ``python``."""
-
-    def take(self) -> Sequence[tuple[int, int, memoryview]]:
-        """Return and forget what the last evaluation left: (layer, rows, bytes of the rows)."""
+    layer: int
+    rows: int
+    data: memoryview
 
 
 class Context(Protocol):
@@ -62,19 +60,38 @@ class Context(Protocol):
         """Free the context."""
 
 
+class ObservedContext(Context, Protocol):
+    """A context whose layer outputs are read while its graphs are evaluated."""
+
+    def layer_rows(self) -> Sequence[LayerRows]:
+        """Return, once, the layer outputs of the last `evaluate`, in evaluation order.
+
+        The bytes are valid until the next `evaluate`.
+        """
+
+
 class Model(Protocol):
     """A loaded model."""
 
     @property
-    def layers(self) -> int: ...
+    def layers(self) -> int:
+        """Number of layers."""
+
     @property
-    def embedding(self) -> int: ...
+    def embedding(self) -> int:
+        """Floats in a layer's output row."""
+
     @property
-    def vocabulary(self) -> int: ...
+    def vocabulary(self) -> int:
+        """Floats in a row of logits: one for each token id."""
+
     @property
-    def context_train(self) -> int: ...
+    def context_train(self) -> int:
+        """The context in tokens that the model was trained for."""
+
     @property
-    def adds_bos(self) -> bool: ...
+    def adds_bos(self) -> bool:
+        """Whether the tokenizer puts a begin-of-sequence token first by itself."""
 
     def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         """Return the token ids of UTF-8 ``text``."""
@@ -85,8 +102,11 @@ class Model(Protocol):
     def is_end(self, token: int) -> bool:
         """Tell whether ``token`` ends a generation."""
 
-    def open_context(self, spec: ContextSpec, tap: Tap | None) -> Context:
-        """Open a context, observed by ``tap`` when one is given."""
+    def open_context(self, spec: ContextSpec) -> Context:
+        """Open a context."""
+
+    def open_observed(self, spec: ContextSpec) -> ObservedContext:
+        """Open a context whose layer outputs can be read; one of them at a time."""
 
     def close(self) -> None:
         """Free the model."""

@@ -41,7 +41,14 @@ def render(template: str, prompt: str, chat: Chat, *, bos: str, eos: str) -> str
         )
     except InputError:
         raise
-    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as e:
+    except (
+        TemplateError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as e:
         raise InputError(
             "the model's chat template could not be rendered",
             found=type(e).__name__,

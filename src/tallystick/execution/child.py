@@ -1,4 +1,4 @@
-"""The engine child: one process, one job, no key. Run as ``python -m tallystick.execution.child``."""
+"""The engine child: one process, one job, no key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.request import InferenceRun
 from tallystick.engine.libllama.adapter import LlamaModel, open_model
 from tallystick.engine.libllama.library import Library
-from tallystick.engine.libllama.tap import CompiledTap, PythonTap, open_tap
+from tallystick.engine.libllama.tap import open_tap
 from tallystick.errors import EvidenceError, InputError, RunFailedError
 from tallystick.evidence.state_tree import StateTree
 from tallystick.execution import chat
@@ -33,7 +33,8 @@ from tallystick.execution.sampling import parse_temperature
 from tallystick.execution.schedule import context_cells
 from tallystick.execution.session import Execution, Plan, Sampler, generate, re_execute
 from tallystick.sandbox.channel import Channel, serve
-from tallystick.sandbox.memory import resident_bytes
+from tallystick.telemetry.events import EventKind, Stamper
+from tallystick.telemetry.rss import resident_bytes
 
 
 class Reporter:
@@ -41,18 +42,21 @@ class Reporter:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._stamp = Stamper(resident_bytes)
         self._last = 0.0
 
-    def event(self, name: str, **data: int) -> None:
+    def event(self, kind: EventKind, index: int | None = None) -> None:
         """Report a telemetry event."""
+        event = self._stamp(kind, index)
         self._channel.send(
             "event",
             {
-                "event": name,
-                "monotonic_ns": str(time.monotonic_ns()),
-                "wall_ns": str(time.time_ns()),
-                "rss": str(resident_bytes()),
-                **data,
+                "event": str(event.kind),
+                "seq": event.seq,
+                "monotonic_ns": str(event.monotonic_ns),
+                "wall_ns": str(event.wall_ns),
+                "rss": str(event.rss),
+                "index": event.index,
             },
         )
 
@@ -69,26 +73,27 @@ class Reporter:
 
     def token(self, index: int, text: bytes) -> None:
         """Report a token and its bytes."""
-        self.event("TokenEmitted", index=index)
+        self.event(EventKind.TOKEN_EMITTED, index)
         self._channel.send("text", {"index": index, "bytes": base64.b64encode(text).decode()})
 
 
 class Engine:
-    """The library, the tap and the model of one job."""
+    """The library and the model of one job."""
 
     def __init__(self, setup: EngineSetup, model_fd: int, reporter: Reporter) -> None:
         self.library = Library(Path(setup.library))
         self.threads = setup.threads
         observer = None if setup.observer is None else Path(setup.observer)
-        self.tap: CompiledTap | PythonTap = open_tap(self.library, observer)
-        reporter.event("Loading")
+        tap = open_tap(self.library, observer)
+        self.observer = tap.kind
+        reporter.event(EventKind.LOADING)
         started = time.monotonic_ns()
         loading = reporter.progress("loading")
         self.model: LlamaModel = open_model(
-            self.library, model_fd, lambda done: loading(int(done * 1000), 1000)
+            self.library, model_fd, tap, lambda done: loading(int(done * 1000), 1000)
         )
         self.load_ns = time.monotonic_ns() - started
-        reporter.event("LoadComplete")
+        reporter.event(EventKind.LOAD_COMPLETE)
 
 
 def prepare_prompt(model: LlamaModel, run: InferenceRun) -> tuple[str, str | None, tuple[int, ...]]:
@@ -143,7 +148,7 @@ def _host(engine: Engine, policy: str, states: bool) -> HostFacts:
         kernel=f"{platform.system()} {platform.release()}"[:200],
         python=platform.python_version(),
         threads=1 if policy == "sequential" else engine.threads,
-        observer=engine.tap.kind if states else "none",
+        observer=engine.observer if states else "none",
     )
 
 
@@ -160,21 +165,22 @@ def _cpu_name() -> str:
 
 def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
     """Generate, live evidence included; with ``self_check`` re-execute before reporting."""
-    reporter.event("Init")
+    reporter.event(EventKind.INIT)
     rss_before = resident_bytes()
     engine = Engine(job.setup, job.model_fd, reporter)
     model, run = engine.model, job.run
     text, digest, prompt = prepare_prompt(model, run)
     _check_room(model, run, len(prompt))
-    cells = 4096 if run.policy == "sequential" else context_cells(
-        len(prompt), run.max_tokens, job.row_class
+    cells = (
+        4096
+        if run.policy == "sequential"
+        else context_cells(len(prompt), run.max_tokens, job.row_class)
     )
     plan = Plan(run.policy, job.row_class, cells, engine.threads)
     sampler = Sampler(parse_temperature(run.temperature), run.seed)
     states = "states" in run.evidence
     tree = _tree(run, model, len(prompt)) if states else None
-    tap = engine.tap if states else None
-    execution = Execution(model, plan, len(prompt), tap, tree)
+    execution = Execution(model, plan, len(prompt), tree)
     clock = [time.monotonic_ns()]
 
     def on_token(index: int, token: int) -> None:
@@ -183,11 +189,18 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
         reporter.token(index, model.piece(token, special=False))
 
     sampled = generate(
-        execution, model, plan, prompt, run.max_tokens, sampler, on_token, reporter.progress("prompt")
+        execution,
+        model,
+        plan,
+        prompt,
+        run.max_tokens,
+        sampler,
+        on_token,
+        reporter.progress("prompt"),
     )
     clock.append(time.monotonic_ns())
     execution.close()
-    reporter.event("ArenaReset")
+    reporter.event(EventKind.ARENA_RESET)
     checked = "not_run"
     if job.self_check == "yes":
         _self_check(engine, plan, run, prompt, sampled, sampler, tree, reporter)
@@ -229,11 +242,8 @@ def _self_check(
 ) -> None:
     """The sealing pass: every token must follow from its own logits, every state must be equal."""
     tree = None if live is None else _tree(run, engine.model, len(prompt))
-    tap = None if live is None else engine.tap
-    execution = Execution(engine.model, plan, len(prompt), tap, tree)
-    derived = re_execute(
-        execution, plan, prompt, sampled, sampler, reporter.progress("self-check")
-    )
+    execution = Execution(engine.model, plan, len(prompt), tree)
+    derived = re_execute(execution, plan, prompt, sampled, sampler, reporter.progress("self-check"))
     execution.close()
     for index, (claimed, found) in enumerate(zip(sampled, derived, strict=True)):
         if claimed != found:
@@ -251,7 +261,7 @@ def _self_check(
 
 def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
     """Re-execute the claimed ids; the result holds what follows, not what was claimed."""
-    reporter.event("Init")
+    reporter.event(EventKind.INIT)
     rss_before = resident_bytes()
     engine = Engine(job.setup, job.model_fd, reporter)
     model, run = engine.model, job.run
@@ -267,7 +277,7 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
         raise EvidenceError("a sampled id is beyond the model's vocabulary")
     sampler = Sampler(parse_temperature(run.temperature), run.seed)
     tree = _tree(run, model, len(prompt)) if job.states == "yes" else None
-    execution = Execution(model, plan, len(prompt), engine.tap if tree else None, tree)
+    execution = Execution(model, plan, len(prompt), tree)
     started = time.monotonic_ns()
     derived = re_execute(
         execution, plan, prompt, job.claimed_ids, sampler, reporter.progress("replay")
@@ -309,7 +319,7 @@ def _handle(request: Any, channel: Channel) -> None:
     elif isinstance(job, FingerprintJob):
         from tallystick.execution.fingerprint_child import run_fingerprint
 
-        channel.send("result", run_fingerprint(job))
+        channel.send("result", run_fingerprint(job, reporter))
     else:
         raise RunFailedError("unknown job")
 

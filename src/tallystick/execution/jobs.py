@@ -77,4 +77,3 @@ JOBS: dict[str, type[Job]] = {
     "calibrate": CalibrateJob,
     "fingerprint": FingerprintJob,
 }
-

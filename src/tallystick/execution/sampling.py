@@ -36,7 +36,9 @@ def _powers(step_bits: int) -> npt.NDArray[np.int64]:
         context.prec = 40
         one = Decimal(2).ln() / (1 << step_bits)
         values = [
-            int((Decimal(1 << _TABLE_BITS) * (-one * i).exp()).quantize(1, rounding=ROUND_HALF_EVEN))
+            int(
+                (Decimal(1 << _TABLE_BITS) * (-one * i).exp()).quantize(1, rounding=ROUND_HALF_EVEN)
+            )
             for i in range(1 << _STEP_BITS)
         ]
     return np.array(values, np.int64)
@@ -68,7 +70,10 @@ def fixed_point(logits: memoryview) -> npt.NDArray[np.int64]:
 
 
 def greedy(logits: memoryview) -> int:
-    """Return the lowest index among the largest logits. Raises RunFailedError if one is not finite."""
+    """Return the lowest index among the largest logits.
+
+    Raises RunFailedError if one is not finite.
+    """
     values = np.frombuffer(logits, np.float32)
     # Comparisons only; max() is NaN when any value is.
     top = values.max()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tallystick.contracts.runtime import SEQUENTIAL, RowClass
-from tallystick.engine.port import Context, ContextSpec, Model, Tap
+from tallystick.engine.port import Context, ContextSpec, Model, ObservedContext
 from tallystick.evidence.state_tree import StateTree
 from tallystick.execution import sampling
 from tallystick.execution.schedule import Chunk, batch, chunks
@@ -55,21 +55,23 @@ class Execution:
     """One fresh sequence in one context, with or without a state tree."""
 
     def __init__(
-        self, model: Model, plan: Plan, prompt_tokens: int, tap: Tap | None, tree: StateTree | None
+        self, model: Model, plan: Plan, prompt_tokens: int, tree: StateTree | None
     ) -> None:
         self._plan = plan
         self._outputs_from = prompt_tokens - 1
-        self._context: Context = model.open_context(plan.context_spec(), tap)
-        self._gatherer = (
-            StateGatherer(
-                tap,
-                tree,
-                StateShape(model.layers, model.embedding, model.vocabulary),
-                self._outputs_from,
-            )
-            if tap is not None and tree is not None
-            else None
-        )
+        self._gatherer: StateGatherer | None = None
+        self._observed: ObservedContext | None = None
+        self._context: Context
+        spec = plan.context_spec()
+        # A sequential run is observed in any case: that flash attention is off and the cache is
+        # F16 can be seen in its graphs only.
+        if tree is None and plan.policy != SEQUENTIAL:
+            self._context = model.open_context(spec)
+            return
+        self._context = self._observed = model.open_observed(spec)
+        if tree is not None:
+            shape = StateShape(model.layers, model.embedding, model.vocabulary)
+            self._gatherer = StateGatherer(self._observed, tree, shape, self._outputs_from)
 
     def evaluate(self, tokens: Sequence[int], chunk: Chunk) -> None:
         """Evaluate ``chunk``; ``tokens`` are its own."""
@@ -79,7 +81,9 @@ class Execution:
         rows = batch(tokens, chunk, outputs_from, plan.row_class)
         self._context.evaluate(rows)
         if self._gatherer is not None:
-            self._gatherer.gather(self._context, chunk, rows)
+            self._gatherer.gather(chunk, rows)
+        elif self._observed is not None:
+            self._observed.layer_rows()
         for sequence in range(1, len(rows.tokens) - chunk.rows + 1):
             self._context.forget(sequence)
 
@@ -104,12 +108,12 @@ def generate(
 ) -> tuple[int, ...]:
     """Return the 1..``limit`` sampled ids, an end-of-generation id included."""
     total = len(prompt)
+    row = 0
     for chunk in chunks(total, plan.row_class):
         execution.evaluate(prompt[chunk.first : chunk.end], chunk)
         on_rows(chunk.end, total)
-        last = chunk
+        row = chunk.rows - 1
     sampled: list[int] = []
-    row = last.rows - 1
     while True:
         position = total - 1 + len(sampled)
         token = sampler.choose(execution.logits(row), position)
@@ -138,7 +142,9 @@ def re_execute(
     derived: list[int] = []
     for chunk in chunks(len(tokens), plan.row_class):
         execution.evaluate(tokens[chunk.first : chunk.end], chunk)
-        for position in range(max(first, chunk.first), chunk.end):
-            derived.append(sampler.choose(execution.logits(position - chunk.first), position))
+        derived += [
+            sampler.choose(execution.logits(position - chunk.first), position)
+            for position in range(max(first, chunk.first), chunk.end)
+        ]
         on_rows(chunk.end, len(tokens))
     return tuple(derived)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,7 +22,10 @@ from tallystick.canonical.json import JSONValue, jcs, parse_strict
 from tallystick.errors import RunFailedError, TallystickError
 
 MAX_MESSAGE = 32 * 1024 * 1024
+_PEAK = re.compile(rb"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _STDERR_TAIL = 16 * 1024
+# Kinds of messages that come once a token: too many to look at the child's memory at each.
+_FREQUENT = ("event", "text")
 # The child's whole environment; callers add what the engine reads when it is loaded.
 _BASE_ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}
 
@@ -128,6 +132,8 @@ class Child:
             line = bytes(self._buffer[:end])
             del self._buffer[: end + 1]
             message = _parse_message(line)
+            if message.kind not in _FREQUENT:
+                self._sample_peak()
             if message.kind == "done":
                 self._done = True
                 return
@@ -160,18 +166,24 @@ class Child:
             hint="if it was killed by SIGKILL, the machine probably ran out of memory",
         )
 
+    def _sample_peak(self) -> None:
+        """Note the child's peak resident memory so far.
+
+        Not from getrusage: its maximum begins with what the parent had when it forked.
+        """
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_bytes()
+        except OSError:
+            return
+        found = _PEAK.search(status)
+        if found is not None:
+            self.peak_rss = max(self.peak_rss, int(found.group(1)) * 1024)
+
     def _wait(self) -> int | None:
-        """Reap the child, keeping its peak resident memory in bytes."""
-        if self._process.returncode is None:
-            try:
-                _, status, usage = os.wait4(self._process.pid, 0)
-            except ChildProcessError:
-                return self._process.wait()
-            self._process.returncode = os.waitstatus_to_exitcode(status)
-            unit = 1 if sys.platform == "darwin" else 1024
-            self.peak_rss = usage.ru_maxrss * unit
+        """Reap the child."""
+        code = self._process.wait()
         self._drain.join(timeout=5)
-        return self._process.returncode
+        return code
 
     def close(self) -> None:
         """End the child if it still runs, and release everything."""
@@ -187,14 +199,8 @@ class Child:
             self._read = -1
 
     def _await_exit(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
-            if pid:
-                self._process.returncode = os.waitstatus_to_exitcode(status)
-                self.peak_rss = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-                return
-            time.sleep(0.002)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=seconds)
 
     def __enter__(self) -> Self:
         return self

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.tap import CompiledTap, PythonTap
-from tallystick.engine.port import ContextSpec, Rows
+from tallystick.engine.port import ContextSpec, LayerRows, Rows
 from tallystick.errors import IncomparableError, InputError, RunFailedError
 
 _LLAMA_DECODE_NO_ROOM = 1
+AnyTap = CompiledTap | PythonTap
 
 
 class LlamaContext:
     """One context; ``sequential`` contexts are re-read after they are made (seed 2.1)."""
 
-    def __init__(self, library: Library, model: Any, vocabulary: int, spec: ContextSpec,
-                 tap: CompiledTap | PythonTap | None) -> None:
+    def __init__(
+        self,
+        library: Library,
+        model: Any,
+        vocabulary: int,
+        spec: ContextSpec,
+        tap: AnyTap | None,
+    ) -> None:
         self._library = library
         self._ffi, self._lib = library.ffi, library.lib
         self._vocabulary = vocabulary
@@ -45,7 +52,7 @@ class LlamaContext:
         if self._context == self._ffi.NULL:
             raise RunFailedError(
                 "the engine could not open a context",
-                found=library.log_tail(),
+                found=library.complaint(),
                 hint="is there enough memory for the context?",
             )
         self._memory = self._lib.llama_get_memory(self._context)
@@ -96,9 +103,11 @@ class LlamaContext:
         self._batch.n_tokens = n
         status = self._lib.llama_decode(self._context, self._batch[0])
         if status != 0:
-            why = "no room in the KV cache" if status == _LLAMA_DECODE_NO_ROOM else f"status {status}"
+            why = (
+                "no room in the KV cache" if status == _LLAMA_DECODE_NO_ROOM else f"status {status}"
+            )
             raise RunFailedError(
-                "the engine could not evaluate a batch", found=f"{why}; {self._library.log_tail()}"
+                "the engine could not evaluate a batch", found=f"{why}; {self._library.complaint()}"
             )
 
     def logits(self, row: int) -> memoryview:
@@ -117,10 +126,26 @@ class LlamaContext:
             self._context = None
 
 
-class LlamaModel:
-    """A model mapped from an open file."""
+class ObservedLlamaContext(LlamaContext):
+    """A context with the model's tap on it."""
 
-    def __init__(self, library: Library, handle: Any) -> None:
+    def __init__(
+        self, library: Library, model: Any, vocabulary: int, spec: ContextSpec, tap: AnyTap
+    ) -> None:
+        super().__init__(library, model, vocabulary, spec, tap)
+        self._observer = tap
+        # Opening a context may evaluate nothing of ours: forget what it left.
+        tap.take()
+
+    def layer_rows(self) -> Sequence[LayerRows]:
+        return self._observer.take()
+
+
+class LlamaModel:
+    """A model mapped from an open file, and the tap that observes its contexts."""
+
+    def __init__(self, library: Library, handle: Any, tap: AnyTap) -> None:
+        self._tap = tap
         self._library = library
         self._ffi, self._lib = library.ffi, library.lib
         self._handle = handle
@@ -166,10 +191,11 @@ class LlamaModel:
         text: bytes = self._ffi.string(pointer)
         return text.decode("utf-8")
 
-    def open_context(
-        self, spec: ContextSpec, tap: CompiledTap | PythonTap | None
-    ) -> LlamaContext:
-        return LlamaContext(self._library, self._handle, self.vocabulary, spec, tap)
+    def open_context(self, spec: ContextSpec) -> LlamaContext:
+        return LlamaContext(self._library, self._handle, self.vocabulary, spec, None)
+
+    def open_observed(self, spec: ContextSpec) -> ObservedLlamaContext:
+        return ObservedLlamaContext(self._library, self._handle, self.vocabulary, spec, self._tap)
 
     def close(self) -> None:
         if self._handle is not None:
@@ -184,9 +210,12 @@ class LlamaModel:
 
 
 def open_model(
-    library: Library, descriptor: int, on_progress: Callable[[float], None] | None = None
+    library: Library,
+    descriptor: int,
+    tap: AnyTap,
+    on_progress: Callable[[float], None] | None = None,
 ) -> LlamaModel:
-    """Load the model that ``descriptor`` refers to.
+    """Load the model that ``descriptor`` refers to; ``tap`` observes its contexts.
 
     Raises IncomparableError for an architecture that the engine does not know and InputError for
     a file that it cannot load. The whole process may die instead: the supervisor handles that.
@@ -201,13 +230,20 @@ def open_model(
     params.use_extra_bufts = False
     keep = None
     if on_progress is not None:
-        keep = library.ffi.callback("bool(float, void *)", lambda done, _u: on_progress(done) or True)
+
+        def report(done: float, _user: object) -> bool:
+            on_progress(done)
+            return True
+
+        keep = library.ffi.callback("bool(float, void *)", report)  # alive during the load
         params.progress_callback = keep
     # By descriptor: the file that was hashed is the file that is mapped, whatever its path says.
-    path = f"/proc/self/fd/{descriptor}" if os.path.isdir("/proc/self/fd") else f"/dev/fd/{descriptor}"
+    path = (
+        f"/proc/self/fd/{descriptor}" if os.path.isdir("/proc/self/fd") else f"/dev/fd/{descriptor}"
+    )
     handle = lib.llama_model_load_from_file(path.encode(), params)
     if handle == library.ffi.NULL:
-        text = library.log_tail(12)
+        text = library.complaint()
         if "unknown model architecture" in text:
             raise IncomparableError(
                 "the engine does not know this model's architecture", found=text
@@ -219,4 +255,4 @@ def open_model(
         )
     if lib.llama_model_is_diffusion(handle):
         raise IncomparableError("only left-to-right models can be run", found="a diffusion model")
-    return LlamaModel(library, handle)
+    return LlamaModel(library, handle, tap)

@@ -18,36 +18,44 @@ from tallystick.engine.libllama.pins import (
 )
 from tallystick.errors import IncomparableError
 
-_LOG_LINES = 400
+_LOG_LINES = 20
+_LOG_ERROR = 4
 
 
 class Library:
-    """The loaded library: ``ffi``, ``lib``, the operation numbers, and its captured log."""
+    """The loaded library: ``ffi``, ``lib``, the operation numbers, and what it complained of."""
 
     def __init__(self, path: Path) -> None:
         self.ffi = cffi.FFI()
         self.ffi.cdef(DECLARATIONS)
         self.lib: Any = self.ffi.dlopen(os.fspath(path))
-        self.log: deque[str] = deque(maxlen=_LOG_LINES)
-        self._log_callback = self.ffi.callback(
-            "void(int, const char *, void *)", self._on_log
-        )
+        self.errors: deque[str] = deque(maxlen=_LOG_LINES)
+        self._log_callback = self.ffi.callback("void(int, const char *, void *)", self._on_log)
         self._check_abi()
         self.lib.llama_log_set(self._log_callback, self.ffi.NULL)
         self.lib.llama_backend_init()
         self.operations = self._operations()
 
     def _on_log(self, level: int, text: Any, _user: Any) -> None:
-        self.log.append(self.ffi.string(text).decode("utf-8", "replace"))
+        if level == _LOG_ERROR:
+            self.errors.append(self.ffi.string(text).decode("utf-8", "replace").strip())
 
     def _check_abi(self) -> None:
         """Struct sizes and default parameters must be those of the pinned build."""
-        found = {name: self.ffi.sizeof(f"struct {name}") for name in STRUCT_SIZES if name != "llama_batch"}
+        found = {
+            name: self.ffi.sizeof(f"struct {name}")
+            for name in STRUCT_SIZES
+            if name != "llama_batch"
+        }
         found["llama_batch"] = self.ffi.sizeof("llama_batch")
         _compare("struct sizes", STRUCT_SIZES, found)
         for name, expected, params in (
             ("default model parameters", MODEL_DEFAULTS, self.lib.llama_model_default_params()),
-            ("default context parameters", CONTEXT_DEFAULTS, self.lib.llama_context_default_params()),
+            (
+                "default context parameters",
+                CONTEXT_DEFAULTS,
+                self.lib.llama_context_default_params(),
+            ),
         ):
             _compare(name, expected, {field: getattr(params, field) for field in expected})
 
@@ -69,9 +77,9 @@ class Library:
         text: bytes = self.ffi.string(self.lib.llama_print_system_info())
         return text.decode("ascii", "replace")
 
-    def log_tail(self, lines: int = 6) -> str:
-        """Return the last lines that the library logged, for an error message."""
-        return " | ".join("".join(self.log).strip().split("\n")[-lines:])
+    def complaint(self) -> str:
+        """Return what the library last logged as errors, for an error message."""
+        return "; ".join(list(self.errors)[-3:]) or "it gave no reason"
 
 
 def _compare(what: str, expected: dict[str, Any], found: dict[str, Any]) -> None:

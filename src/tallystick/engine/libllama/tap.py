@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tallystick.engine.libllama.library import Library
+from tallystick.engine.port import LayerRows
 from tallystick.errors import IncomparableError, RunFailedError
 
 _TAP_DECLARATIONS = """
@@ -37,20 +38,6 @@ void tap_free(struct tap * tap);
 
 _CACHES = (b"cache_k_l", b"cache_v_l")
 
-Record = tuple[int, int, memoryview]
-
-
-class LibllamaTap(Protocol):
-    """What the adapter needs of a tap."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def callback(self) -> Any: ...
-    @property
-    def user_data(self) -> Any: ...
-    def take(self) -> Sequence[Record]: ...
-
 
 class CompiledTap:
     """Rows copied by C; ``take`` hands out views that live until the next evaluation."""
@@ -62,7 +49,9 @@ class CompiledTap:
         ffi.cdef(_TAP_DECLARATIONS)
         self._ffi = ffi
         self._lib: Any = ffi.dlopen(os.fspath(path))
-        if self._lib.tap_abi() != ffi.sizeof("struct ggml_tensor") * 1000 + ffi.sizeof("struct tap"):
+        if self._lib.tap_abi() != ffi.sizeof("struct ggml_tensor") * 1000 + ffi.sizeof(
+            "struct tap"
+        ):
             raise IncomparableError("the compiled observer was built for another layout")
         self._tap = ffi.gc(ffi.new("struct tap *"), self._lib.tap_free)
         self._tap.op_flash_attention = library.operations["FLASH_ATTN_EXT"]
@@ -70,14 +59,17 @@ class CompiledTap:
         self.callback = self._lib.tap_callback
         self.user_data = self._tap
 
-    def take(self) -> Sequence[Record]:
+    def take(self) -> Sequence[LayerRows]:
         tap = self._tap
         _check_graph(tap.flash_nodes, tap.cache_nodes_not_f16, tap.bad_rows)
-        data = memoryview(self._ffi.buffer(tap.bytes, tap.n_bytes)) if tap.n_bytes else memoryview(b"")
+        data = (
+            memoryview(self._ffi.buffer(tap.bytes, tap.n_bytes)) if tap.n_bytes else memoryview(b"")
+        )
         records = []
         for i in range(tap.n_records):
             r = tap.records[i]
-            records.append((r.layer, r.rows, data[r.offset : r.offset + r.rows * r.row_bytes]))
+            end = r.offset + r.rows * r.row_bytes
+            records.append(LayerRows(r.layer, r.rows, data[r.offset : end]))
         tap.n_records = 0
         tap.n_bytes = 0
         return records
@@ -91,7 +83,7 @@ class PythonTap:
     def __init__(self, library: Library) -> None:
         ffi = library.ffi
         self._ffi = ffi
-        self._records: list[Record] = []
+        self._records: list[LayerRows] = []
         self._flash_nodes = 0
         self._not_f16 = 0
         self._bad_rows = 0
@@ -109,7 +101,8 @@ class PythonTap:
                 self._flash_nodes += 1
             name = tensor.name
             # Three characters decide for all but a few nodes.
-            return name[0] == b"l" and name[1] == b"_" and ffi.string(name).startswith(b"l_out-")
+            near = name[0] == b"l" and name[1] == b"_"
+            return near and bool(ffi.string(name).startswith(b"l_out-"))
 
         self.callback = ffi.callback("bool(struct ggml_tensor *, bool, void *)", callback)
         self.user_data = ffi.NULL
@@ -130,9 +123,9 @@ class PythonTap:
             return
         data = self._ffi.buffer(tensor.data, rows * row_bytes)[:]
         layer = int(self._ffi.string(tensor.name)[6:])
-        self._records.append((layer, rows, memoryview(data)))
+        self._records.append(LayerRows(layer, rows, memoryview(data)))
 
-    def take(self) -> Sequence[Record]:
+    def take(self) -> Sequence[LayerRows]:
         _check_graph(self._flash_nodes, self._not_f16, self._bad_rows)
         records, self._records = self._records, []
         return records

@@ -1,0 +1,90 @@
+"""``tallystick replay``: execute a receipt again and compare every bit (docs/spec/replay.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tallystick.cli.extras import require_engine
+from tallystick.cli.options import (
+    PATH,
+    json_option,
+    key_option,
+    model_option,
+    threads_option,
+    trust_policy_option,
+)
+from tallystick.cli.output import emit
+from tallystick.cli.progress import WorkProgress
+
+if TYPE_CHECKING:
+    from tallystick.audit.replay import ReplayReport
+    from tallystick.canonical.json import JSONValue
+
+
+@click.command(name="replay")
+@click.argument("path", type=PATH, metavar="PATH")
+@model_option
+@key_option
+@trust_policy_option
+@threads_option
+@json_option
+@click.pass_context
+def command(
+    context: click.Context,
+    path: Path,
+    model: str,
+    key: Sequence[Path],
+    trust_policy: Path | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Execute the receipt at PATH again on MODEL and compare every token and state.
+
+    Needs the private <id>.opening beside the receipt. The signature is verified too when --key or
+    --trust-policy is given.
+
+    Exit status: 0 every bit is equal, 1 something differs (and where), 3 this machine cannot
+    execute the receipt's runtime class, so nothing is said.
+    """
+    require_engine()
+    from tallystick.audit.replay import replay
+    from tallystick.receipts.files import load_trust
+
+    trust = load_trust(key, trust_policy) if key or trust_policy else None
+    with WorkProgress() as progress:
+        report = replay(path, model, trust=trust, threads=threads, on_progress=progress.update)
+    emit(_document(report), as_json=as_json, text=words(report))
+    context.exit(report.exit_code)
+
+
+def _document(report: ReplayReport) -> JSONValue:
+    from tallystick.receipts.report import as_document
+
+    document = as_document(report)
+    assert isinstance(document, dict)
+    return {
+        **document,
+        "replay_ns": str(report.replay_ns),
+        "verified": report.verified,
+        "exit_code": report.exit_code,
+    }
+
+
+def words(report: ReplayReport) -> str:
+    """Return a report in words."""
+    verdict = "replayed" if report.verified else "FAILED"
+    what = "positions bit-exact" if report.states != "not_committed" else "tokens follow again"
+    lines = [f"{verdict}: {report.exact} of {report.sampled} {what}  {report.receipt_digest}"]
+    if report.difference is not None:
+        lines.append(f"  first difference: {report.difference.what}")
+    if report.states == "not_committed":
+        lines.append("  the receipt commits to no states: only tokens and output were compared")
+    if report.signature == "not_checked":
+        lines.append("  signature: not checked (give --key or --trust-policy)")
+    seconds = report.replay_ns / 1e9
+    lines.append(f"  {report.rows} rows in {seconds:.2f} s")
+    return "\n".join(lines)

@@ -1,0 +1,224 @@
+"""``tallystick run``: run a model on a prompt and leave a signed receipt (docs/spec/receipt.md)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from tallystick.cli.extras import require_engine
+from tallystick.cli.options import PATH, json_option, model_option, threads_option
+from tallystick.cli.output import emit_json, note, printable
+from tallystick.cli.progress import WorkProgress
+from tallystick.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from tallystick.canonical.json import JSONValue
+    from tallystick.worker.run import RunResult
+
+
+@click.command(name="run")
+@click.argument("prompt", required=False, metavar="[PROMPT]")
+@model_option
+@click.option("--prompt-stdin", is_flag=True, help="Read the prompt from standard input.")
+@click.option("--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
+@click.option(
+    "-n",
+    "--n-predict",
+    type=int,
+    metavar="N",
+    help="Most tokens to generate, 1 to 1024. Default: 256, or 2 with --policy sequential.",
+)
+@click.option("--chat", is_flag=True, help="Put the prompt into the model's own chat template.")
+@click.option("--system", metavar="TEXT", help="System message; needs --chat.")
+@click.option(
+    "--chat-clock",
+    type=click.IntRange(0, 2**40),
+    metavar="SECONDS",
+    help="Unix time that a dated chat template sees. Default: now.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["row-class", "sequential"]),
+    default="row-class",
+    show_default=True,
+    help="How rows are scheduled; sequential is the slow one-token-at-a-time rule.",
+)
+@click.option(
+    "--evidence",
+    type=click.Choice(["states", "none"]),
+    default="states",
+    show_default=True,
+    help="What is committed to about the computation, beyond input and output.",
+)
+@click.option("--self-check", is_flag=True, help="Re-execute in one pass before signing.")
+@click.option(
+    "--temperature",
+    default="0",
+    show_default=True,
+    metavar="T",
+    help="0 (greedy) to 2, at most four decimal places.",
+)
+@click.option("--seed", type=int, metavar="S", help="Seed of the draws; needs a temperature.")
+@click.option(
+    "--disclosure",
+    type=click.Choice(["private", "public"]),
+    default="private",
+    show_default=True,
+    help="public adds plain digests of prompt and output to the receipt.",
+)
+@click.option(
+    "--output-dir",
+    type=PATH,
+    metavar="DIR",
+    help="New or empty directory for the set. Default: receipts/<id> in the data folder.",
+)
+@click.option(
+    "--key", "key_file", type=PATH, metavar="FILE", help="Private key that signs. Default: yours."
+)
+@threads_option
+@json_option
+def command(
+    prompt: str | None,
+    model: str,
+    prompt_stdin: bool,
+    prompt_file: Path | None,
+    n_predict: int | None,
+    chat: bool,
+    system: str | None,
+    chat_clock: int | None,
+    policy: str,
+    evidence: str,
+    self_check: bool,
+    temperature: str,
+    seed: int | None,
+    disclosure: Literal["private", "public"],
+    output_dir: Path | None,
+    key_file: Path | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Run MODEL on a prompt, stream the answer, and leave a signed set of files.
+
+    Give the prompt as an argument, with --prompt-file, or with --prompt-stdin (an argument is
+    visible to other users of this machine while the program runs).
+
+    Exit status: 0 a receipt exists, 2 a flag is out of range, 3 this model cannot be run exactly
+    here, 4 bad prompt or model, 6 no place for the output, 7 the run failed.
+    """
+    require_engine()
+    from tallystick.worker.request import RunOptions
+    from tallystick.worker.run import SignerChoice, run
+
+    if policy == "sequential" and prompt is not None:
+        raise UsageError(
+            "the sequential policy takes its prompt from a pipe or a file",
+            expected="--prompt-stdin or --prompt-file",
+        )
+    options = RunOptions(
+        prompt=_read_prompt(prompt, prompt_stdin, prompt_file),
+        chat="template" if chat else "raw",
+        system=system,
+        clock=chat_clock,
+        max_tokens=n_predict,
+        temperature=temperature,
+        seed=seed,
+        policy=policy,
+        evidence=() if evidence == "none" else ("states",),
+        disclosure=disclosure,
+        self_check="yes" if self_check else "no",
+        threads=threads,
+    )
+    with WorkProgress() as progress:
+        stream = Stream(progress, live=not as_json)
+        result = run(
+            model,
+            options,
+            output_dir=output_dir,
+            signer=SignerChoice(key_file),
+            on_text=stream.write,
+            on_progress=progress.update,
+        )
+    stream.end()
+    if as_json:
+        emit_json(_document(result))
+    _notes(result)
+
+
+class Stream:
+    """Writes the answer as it comes; whole characters only, control characters made visible."""
+
+    def __init__(self, progress: WorkProgress, *, live: bool) -> None:
+        import codecs
+
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._progress = progress
+        self._live = live
+
+    def write(self, data: bytes) -> None:
+        """Show the bytes of one token."""
+        self._show(self._decoder.decode(data))
+
+    def end(self) -> None:
+        """Show what is left, and end the line."""
+        self._show(self._decoder.decode(b"", final=True) + "\n")
+
+    def _show(self, text: str) -> None:
+        if self._live and text:
+            self._progress.clear()
+            click.echo(printable(text), nl=False)
+            sys.stdout.flush()
+
+
+def _read_prompt(argument: str | None, stdin: bool, file: Path | None) -> str:
+    from tallystick.worker.request import MAX_PROMPT_BYTES, decode_prompt
+
+    given = [argument is not None, stdin, file is not None]
+    if sum(given) != 1:
+        raise UsageError(
+            "give the prompt exactly once",
+            expected="an argument, --prompt-stdin or --prompt-file",
+            found=f"{sum(given)} of them",
+        )
+    if argument is not None:
+        return argument
+    if stdin:
+        return decode_prompt(sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1))
+    assert file is not None
+    try:
+        with file.open("rb") as stream:
+            return decode_prompt(stream.read(MAX_PROMPT_BYTES + 1))
+    except OSError as error:
+        raise InputError(
+            "the prompt file cannot be read", found=f"{file}: {error.strerror}"
+        ) from None
+
+
+def _document(result: RunResult) -> JSONValue:
+    import base64
+
+    core = result.receipt.core
+    return {
+        "receipt_id": result.receipt_id,
+        "receipt_digest": result.receipt_digest,
+        "core_digest": result.core_digest,
+        "directory": str(result.directory),
+        "output_base64": base64.b64encode(result.output).decode(),
+        "text": result.text,
+        "prompt_tokens": core.prompt_tokens,
+        "sampled_tokens": core.sampled_tokens,
+        "stop_reason": core.stop_reason,
+        "seed": None if result.seed is None else str(result.seed),
+        "signer": result.signer,
+    }
+
+
+def _notes(result: RunResult) -> None:
+    if result.default_key_created:
+        note(f"made a signing key, because there was none: {result.signer}")
+    if result.seed is not None:
+        note(f"seed      {result.seed}")
+    note(f"receipt   {result.receipt_digest}")
+    note(f"files     {result.directory}")

@@ -1,0 +1,170 @@
+"""The supervisor's side of an engine child: which engine, which environment, which messages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tallystick.contracts.codec import decode, encode
+from tallystick.contracts.generation import Generation
+from tallystick.contracts.runtime import EngineBuild, Knob
+from tallystick.engine.compiled import ensure_observer
+from tallystick.engine.libllama.locate import engine_build, library_path
+from tallystick.errors import RunFailedError
+from tallystick.execution.jobs import JOBS, EngineSetup, Job
+from tallystick.models.digests import DigestCache
+from tallystick.models.files import opened
+from tallystick.sandbox.process import Child
+from tallystick.telemetry.events import Event, EventKind
+
+PROGRAM: Final = "tallystick.execution.child"
+# A load, a chunk of a large prompt and a busy machine are all slower than one may think: the
+# deadline is on silence, and generous.
+IDLE_SECONDS: Final = 900.0
+_DROPPED_PREFIXES: Final = ("GGML_", "LLAMA_", "OMP_", "GOMP_", "KMP_")
+# Waiting threads sleep instead of spinning: on shared cores this is several times faster, and it
+# has no influence on any bit (docs/benchmarks.md).
+_ENGINE_ENVIRONMENT: Final = {"OMP_WAIT_POLICY": "passive"}
+
+OnProgress = Callable[[str, int, int], None]
+OnText = Callable[[bytes], None]
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+def no_text(text: bytes) -> None:
+    """Ignore streamed output."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledEngine:
+    """The engine on this machine: its build (digest included), and the compiled observer if any."""
+
+    build: EngineBuild
+    library: Path
+    observer: Path | None
+
+    def setup(self, threads: int | None) -> EngineSetup:
+        """Return what a child needs to load it; ``threads`` None takes every core we may use."""
+        return EngineSetup(
+            library=os.fspath(self.library),
+            observer=None if self.observer is None else os.fspath(self.observer),
+            threads=threads or usable_cores(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A child's result, what it told on the way, and its peak resident memory in bytes."""
+
+    body: dict[str, Any]
+    events: tuple[Event, ...]
+    peak_rss: int
+
+    def generation(self) -> Generation:
+        """Return the typed result of a generate or replay job."""
+        return decode(Generation, self.body.get("generation"), where="generation")
+
+
+def usable_cores() -> int:
+    """Return the number of cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def find_engine(home: Path) -> InstalledEngine:
+    """Return the installed engine, its library hashed (or known by the digest cache).
+
+    Raises InputError when it is not installed, IncomparableError when it is not a pinned build.
+    """
+    path = library_path()
+    with opened(path) as descriptor:
+        digest = DigestCache(home).digest_of(descriptor).digest
+    return InstalledEngine(engine_build(digest), path, ensure_observer(home / "cache"))
+
+
+def dropped_environment() -> tuple[str, ...]:
+    """Return the names of the operator's variables that would have changed the engine."""
+    return tuple(sorted(name for name in os.environ if name.startswith(_DROPPED_PREFIXES)))
+
+
+def run_job(
+    job: Job,
+    knobs: tuple[Knob, ...],
+    *,
+    on_progress: OnProgress = no_progress,
+    on_text: OnText = no_text,
+    model_fd: int | None = None,
+) -> Outcome:
+    """Run one job in a child of its own and return its outcome; the child is gone then.
+
+    Raises what the child reports, and RunFailedError when it dies or falls silent.
+    """
+    name = next(name for name, kind in JOBS.items() if isinstance(job, kind))
+    environment = _ENGINE_ENVIRONMENT | {knob.name: knob.value for knob in knobs}
+    events: list[Event] = []
+    result: dict[str, Any] | None = None
+    child = Child(
+        PROGRAM,
+        {"op": name, "job": encode(job)},
+        environment=environment,
+        pass_fds=() if model_fd is None else (model_fd,),
+    )
+    with child:
+        for message in child.messages(idle_timeout=IDLE_SECONDS):
+            body = message.body
+            if message.kind == "event":
+                events.append(_event(body))
+            elif message.kind == "text":
+                on_text(_text(body))
+            elif message.kind == "progress":
+                on_progress(str(body.get("what"))[:40], _count(body, "done"), _count(body, "total"))
+            elif message.kind == "result":
+                result = body
+    if result is None:
+        raise RunFailedError("the child ended without a result")
+    return Outcome(result, tuple(events), child.peak_rss)
+
+
+def _count(body: dict[str, Any], name: str) -> int:
+    value = body.get(name)
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise RunFailedError("the child sent a malformed number", found=name)
+    return value
+
+
+def _big(body: dict[str, Any], name: str) -> int:
+    value = body.get(name)
+    if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 21):
+        raise RunFailedError("the child sent a malformed event", found=name)
+    return int(value)
+
+
+def _event(body: dict[str, Any]) -> Event:
+    try:
+        kind = EventKind(str(body.get("event")))
+        return Event(
+            kind=kind,
+            seq=_count(body, "seq"),
+            monotonic_ns=_big(body, "monotonic_ns"),
+            wall_ns=_big(body, "wall_ns"),
+            rss=_big(body, "rss"),
+            index=_count(body, "index") if kind is EventKind.TOKEN_EMITTED else None,
+        )
+    except ValueError:
+        raise RunFailedError("the child sent an unknown event") from None
+
+
+def _text(body: dict[str, Any]) -> bytes:
+    try:
+        return base64.b64decode(str(body.get("bytes")), validate=True)
+    except (binascii.Error, ValueError):
+        raise RunFailedError("the child sent malformed text") from None

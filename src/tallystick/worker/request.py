@@ -1,0 +1,188 @@
+"""From what a user asks for to a declared run: limits, defaults, one spelling per value."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import uuid
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from typing import Final, Literal
+
+from tallystick.contracts import digests
+from tallystick.contracts.model import ModelFacts
+from tallystick.contracts.request import PRODUCER, RUN_SCHEMA, Chat, ExpectedDigest, InferenceRun
+from tallystick.contracts.runtime import ROW_CLASS, SEQUENTIAL
+from tallystick.errors import InputError, UsageError
+
+MAX_PROMPT_BYTES: Final = 1024 * 1024
+MAX_TOKENS: Final = 1024
+DEFAULT_TOKENS: Final = {ROW_CLASS: 256, SEQUENTIAL: 2}
+_PLACES: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a user may choose about one run.
+
+    ``prompt`` is the text itself; ``chat`` asks for the model's chat template around it, with
+    ``system`` as system message. ``max_tokens`` None is the policy's default (256, or 2 under
+    `sequential`). ``temperature`` is a decimal text from 0 to 2 with at most 4 places; a ``seed``
+    is drawn when it is above 0 and none is given. ``self_check`` re-executes before signing.
+    """
+
+    prompt: str
+    chat: Literal["raw", "template"] = "raw"
+    system: str | None = None
+    clock: int | None = None
+    max_tokens: int | None = None
+    temperature: str = "0"
+    seed: int | None = None
+    policy: str = ROW_CLASS
+    evidence: tuple[str, ...] = ("states",)
+    disclosure: Literal["private", "public"] = "private"
+    self_check: Literal["no", "yes"] = "no"
+    threads: int | None = None
+
+
+def check_options(options: RunOptions) -> None:
+    """Raise UsageError or InputError for anything that no model could make good."""
+    if options.policy not in DEFAULT_TOKENS:
+        raise UsageError(
+            "unknown policy", expected=" or ".join(DEFAULT_TOKENS), found=options.policy[:40]
+        )
+    count = DEFAULT_TOKENS[options.policy] if options.max_tokens is None else options.max_tokens
+    if not 1 <= count <= MAX_TOKENS:
+        raise UsageError(
+            "the number of tokens to generate is out of range",
+            expected=f"1 to {MAX_TOKENS}",
+            found=str(count),
+        )
+    temperature = canonical_temperature(options.temperature)
+    if temperature == "0" and options.seed is not None:
+        raise UsageError(
+            "a seed has no meaning at temperature 0",
+            expected="no seed, or a temperature above 0",
+        )
+    if options.seed is not None and not 0 <= options.seed < 2**64:
+        raise UsageError("the seed is out of range", expected="0 to 2^64 - 1")
+    if options.policy == SEQUENTIAL and (temperature != "0" or options.seed is not None):
+        raise UsageError(
+            "the sequential policy is greedy", expected="no --temperature and no --seed"
+        )
+    if options.chat == "raw" and (options.system is not None or options.clock is not None):
+        raise UsageError("a system message or a clock needs --chat")
+    if unknown := set(options.evidence) - {"states"}:
+        raise UsageError(
+            "unknown evidence part", expected="states, or none", found=min(unknown)[:40]
+        )
+    _check_text("prompt", options.prompt)
+    if not options.prompt:
+        raise InputError("the prompt is empty", hint="give at least one character")
+    if options.system is not None:
+        _check_text("system message", options.system)
+
+
+def _check_text(what: str, text: str) -> None:
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InputError(f"the {what} is not valid Unicode", expected="UTF-8 text") from None
+    if size > MAX_PROMPT_BYTES:
+        raise InputError(
+            f"the {what} is too long", expected=f"at most {MAX_PROMPT_BYTES} bytes", found=f"{size}"
+        )
+    if "\x00" in text:
+        raise InputError(f"the {what} contains a NUL character", expected="text without NUL")
+
+
+def decode_prompt(data: bytes) -> str:
+    """Return prompt bytes as text. Raises InputError when they are not UTF-8 or too many."""
+    if len(data) > MAX_PROMPT_BYTES:
+        raise InputError("the prompt is too long", expected=f"at most {MAX_PROMPT_BYTES} bytes")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            "the prompt is not UTF-8",
+            expected="UTF-8 text",
+            found=f"an invalid byte at offset {error.start}",
+        ) from None
+
+
+def canonical_temperature(text: str) -> str:
+    """Return the one spelling of a temperature. Raises UsageError when it is out of range."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        value = Decimal(-1)
+    places = value.as_tuple().exponent if value.is_finite() else -99
+    normal = value.normalize() if value.is_finite() else value
+    exponent = normal.as_tuple().exponent if value.is_finite() else places
+    if not value.is_finite() or not 0 <= value <= 2 or not isinstance(exponent, int):
+        raise UsageError(
+            "the temperature is out of range",
+            expected=f"a decimal number from 0 to 2 with at most {_PLACES} places",
+            found=text[:40],
+        )
+    if exponent < -_PLACES:
+        raise UsageError(
+            "the temperature has too many places", expected=f"at most {_PLACES}", found=text[:40]
+        )
+    return "0" if value == 0 else f"{normal:f}"
+
+
+def uuid7() -> str:
+    """Return a UUID of version 7 (RFC 9562): 48 bits of milliseconds, then random bits."""
+    value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    value = value & ~(0xF << 76) | (0x7 << 76)
+    value = value & ~(0x3 << 62) | (0x2 << 62)
+    return str(uuid.UUID(int=value))
+
+
+def declare(
+    options: RunOptions, model_digest: str, facts: ModelFacts, commit_key: bytes
+) -> InferenceRun:
+    """Return the declared run. Equal options and commit key give an equal request and blind."""
+    temperature = canonical_temperature(options.temperature)
+    seed = options.seed
+    if temperature != "0" and seed is None:
+        seed = secrets.randbits(64)
+    expected = ExpectedDigest(digests.no_bundle_digest())
+    run = InferenceRun(
+        schema=RUN_SCHEMA,
+        producer=PRODUCER,
+        run_id=uuid7(),
+        model_path=None,
+        model_digest=model_digest,
+        dataset=expected,
+        task=expected,
+        model=ExpectedDigest(model_digest),
+        prompt=options.prompt,
+        chat=_chat(options, facts),
+        add_special=True,
+        parse_special=options.chat == "template" or options.policy == SEQUENTIAL,
+        max_tokens=options.max_tokens or DEFAULT_TOKENS[options.policy],
+        temperature=temperature,
+        seed=seed,
+        policy=options.policy,
+        evidence=options.evidence,
+        disclosure=options.disclosure,
+        sandbox_profile="none",
+        enforcement="none",
+        network_id=None,
+        replica_slot=None,
+        expires_at=None,
+        blind="00" * 32,
+    )
+    return replace(run, blind=digests.derive_blind(commit_key, digests.request_body(run)).hex())
+
+
+def _chat(options: RunOptions, facts: ModelFacts) -> Chat | None:
+    if options.chat == "raw":
+        return None
+    clock = options.clock
+    if facts.template_uses_clock and clock is None:
+        clock = int(time.time())
+    return Chat(system=options.system, clock=clock if facts.template_uses_clock else None)
