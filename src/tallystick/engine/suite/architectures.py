@@ -62,6 +62,7 @@ class RecurrentShape:
 class Model:
     """Metadata and tensors of one model, in file order."""
 
+    architecture: str
     metadata: tuple[Entry, ...]
     tensors: tuple[Tensor, ...]
 
@@ -182,7 +183,7 @@ def transformer(shape: Shape, kind_of: KindOf, label: str) -> Model:
         if shape.architecture in _POST_NORMS:
             make.norm(block + "post_attention_norm.weight", shape.width)
             make.norm(block + "post_ffw_norm.weight", shape.width)
-    return Model(tuple(_metadata(shape)), tuple(make.tensors))
+    return Model(shape.architecture, tuple(_metadata(shape)), tuple(make.tensors))
 
 
 def _delta_net(make: _Assembly, width: int, recurrent: RecurrentShape, block: str) -> None:
@@ -234,4 +235,4 @@ def hybrid(shape: Shape, recurrent: RecurrentShape, kind_of: KindOf, label: str)
         make.norm(block + "post_attention_norm.weight", shape.width)
         _feed_forward(make, shape, block)
         _shared_expert(make, shape, block)
-    return Model(metadata, tuple(make.tensors))
+    return Model(name, metadata, tuple(make.tensors))

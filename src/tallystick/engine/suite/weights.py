@@ -39,17 +39,21 @@ def _table(value: Callable[[int], int]) -> bytes:
 
 
 def _half_scale(offset: int) -> tuple[int, _Table]:
-    """Confine a binary16 scale to [2**k, 2**(k + 1)) with k = exponent."""
+    """Confine a binary16 scale of either sign to the octave of 2**exponent.
+
+    Both signs, because many types have quants whose mean is not zero: with one sign the
+    constant direction would grow from product to product until all rows are alike.
+    """
 
     def table(exponent: int) -> bytes:
         biased = min(max(exponent + 15, 1), 30)
-        return _table(lambda r: biased << 2 | r & 3)
+        return _table(lambda r: r & 0x80 | biased << 2 | r & 3)
 
     return offset + 1, table
 
 
-def _balanced(offset: int, shift: int, *, sign: int = 0, quarter: int = 0) -> tuple[int, _Table]:
-    """Confine a binary16 scale to a quarter of the octave of k = exponent + shift.
+def _fixed_high(offset: int, shift: int, top: int) -> tuple[int, _Table]:
+    """Fix sign and leading mantissa bits of a binary16 scale with k = exponent + shift.
 
     For types with a scale and a minimum: the two must cancel in the mean, or rows of random
     blocks are almost constant.
@@ -57,9 +61,23 @@ def _balanced(offset: int, shift: int, *, sign: int = 0, quarter: int = 0) -> tu
 
     def table(exponent: int) -> bytes:
         biased = min(max(exponent + shift + 15, 1), 30)
-        return bytes([sign | biased << 2 | quarter]) * 256
+        return bytes([top | biased << 2]) * 256
 
     return offset + 1, table
+
+
+def _low_half(_exponent: int) -> bytes:
+    """Clear the next mantissa bit of a binary16 scale."""
+    return _table(lambda r: r & 0x7F)
+
+
+def _scale_and_minimum(offset: int, shift: int, sign: int) -> tuple[tuple[int, _Table], ...]:
+    """A scale near 1.125 * 2**k, then a minimum near 1.0625 * 2**(k + shift)."""
+    return (
+        _fixed_high(offset, 0, 0),
+        _fixed_high(offset + 2, shift, sign),
+        (offset + 2, _low_half),
+    )
 
 
 def _half_value(exponent: int) -> bytes:
@@ -118,8 +136,8 @@ def _mini_scale(exponent: int) -> bytes:
 
 _Q2_K_RULES = (
     *((offset, _upper_half_nibbles) for offset in range(16)),
-    _balanced(80, 0),
-    _balanced(82, 0, quarter=2),
+    _fixed_high(80, 0, 0),
+    _fixed_high(82, 0, 2),
 )
 _Q4_K_SCALES = tuple((offset, _upper_half_scales) for offset in range(4, 12))
 _Q6_K_SCALES = tuple((offset, _small_signed) for offset in range(192, 208))
@@ -131,14 +149,14 @@ FORMATS: Final = MappingProxyType(
         "F16": BlockFormat(1, 1, 2, 0, ((1, _half_value),)),
         "BF16": BlockFormat(30, 1, 2, 0, ((1, _single_high), (0, _single_low))),
         "Q4_0": BlockFormat(2, 32, 18, 3, (_half_scale(0),)),
-        "Q4_1": BlockFormat(3, 32, 20, 2, (_balanced(0, 0), _balanced(2, 3, sign=_NEGATIVE))),
+        "Q4_1": BlockFormat(3, 32, 20, 2, _scale_and_minimum(0, 3, _NEGATIVE)),
         "Q5_0": BlockFormat(6, 32, 22, 4, (_half_scale(0),)),
-        "Q5_1": BlockFormat(7, 32, 24, 3, (_balanced(0, 0), _balanced(2, 4, sign=_NEGATIVE))),
+        "Q5_1": BlockFormat(7, 32, 24, 3, _scale_and_minimum(0, 4, _NEGATIVE)),
         "Q8_0": BlockFormat(8, 32, 34, 7, (_half_scale(0),)),
         "Q2_K": BlockFormat(10, 256, 84, 4, _Q2_K_RULES),
         "Q3_K": BlockFormat(11, 256, 110, 6, (_half_scale(108),)),
-        "Q4_K": BlockFormat(12, 256, 144, 8, (_balanced(0, 0), _balanced(2, 3), *_Q4_K_SCALES)),
-        "Q5_K": BlockFormat(13, 256, 176, 9, (_balanced(0, 0), _balanced(2, 4), *_Q4_K_SCALES)),
+        "Q4_K": BlockFormat(12, 256, 144, 8, (*_scale_and_minimum(0, 3, 0), *_Q4_K_SCALES)),
+        "Q5_K": BlockFormat(13, 256, 176, 9, (*_scale_and_minimum(0, 4, 0), *_Q4_K_SCALES)),
         "Q6_K": BlockFormat(14, 256, 210, 9, (_half_scale(208), *_Q6_K_SCALES)),
         "IQ2_XXS": BlockFormat(16, 256, 66, 6, (_half_scale(0),)),
         "IQ2_XS": BlockFormat(17, 256, 74, 6, (_half_scale(0),)),
