@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tallystick.audit.diff import ReceiptDiff, diff_receipts
     from tallystick.audit.replay import ReplayReport, replay
     from tallystick.errors import TallystickError
+    from tallystick.execution.calibrate_model import calibrate_model
     from tallystick.models.add import add as add_model
     from tallystick.models.add import add_normalised as add_normalised_model
     from tallystick.models.check import ModelDescription
@@ -51,6 +52,7 @@ __all__ = [
     "VerificationRun",
     "add_model",
     "add_normalised_model",
+    "calibrate_model",
     "check_model",
     "describe_model",
     "diff_receipts",
@@ -87,6 +89,7 @@ _HOMES: Final = {
     "VerificationRun": "tallystick.receipts.files",
     "add_model": "tallystick.models.add:add",
     "add_normalised_model": "tallystick.models.add:add_normalised",
+    "calibrate_model": "tallystick.execution.calibrate_model",
     "check_model": "tallystick.models.check:check",
     "describe_model": "tallystick.models.check:describe",
     "diff_receipts": "tallystick.audit.diff",

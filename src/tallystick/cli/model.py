@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tallystick.cli.options import PATH, json_option
+from tallystick.cli.extras import require_engine
+from tallystick.cli.options import PATH, json_option, threads_option
 from tallystick.cli.output import emit, table
 from tallystick.cli.progress import WorkProgress
+from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
@@ -138,6 +140,56 @@ def check(name: str, as_json: bool) -> None:
         "status": "unchanged",
     }
     emit(document, as_json=as_json, text=f"{pin.name}: unchanged, {pin.digest}")
+
+
+@command.command()
+@click.argument("model", metavar="[MODEL]", required=False)
+@click.option(
+    "--fingerprint", is_flag=True, help="Measure this machine's numeric fingerprint anew instead."
+)
+@threads_option
+@json_option
+def calibrate(model: str | None, fingerprint: bool, threads: int | None, as_json: bool) -> None:
+    """Find the kernel settings and batch sizes under which MODEL is exact on this machine.
+
+    `run` and `replay` do this by themselves when it was not done; the result is kept for this
+    engine build and numeric fingerprint. Exit status 3: no setting is exact, and why.
+    """
+    require_engine()
+    if fingerprint == (model is not None):
+        raise UsageError("name a model, or give --fingerprint", expected="exactly one of them")
+    with WorkProgress() as work:
+        if model is None:
+            document, text = _measured_fingerprint(work)
+        else:
+            document, text = _calibrated(model, threads, work)
+    emit(document, as_json=as_json, text=text)
+
+
+def _measured_fingerprint(work: WorkProgress) -> tuple[JSONValue, str]:
+    from tallystick.execution.calibrate_model import measure_fingerprint
+
+    found = measure_fingerprint(on_progress=work.update)
+    parts: JSONValue = {part.name: part.digest for part in found.parts}
+    return {"fingerprint": found.digest, "parts": parts}, table(
+        [("numeric fingerprint", found.digest), ("parts", str(len(found.parts)))]
+    )
+
+
+def _calibrated(model: str, threads: int | None, work: WorkProgress) -> tuple[JSONValue, str]:
+    from tallystick.contracts.codec import encode
+    from tallystick.execution.calibrate_model import calibrate_model
+    from tallystick.execution.knobs import knob_text
+
+    found = calibrate_model(model, threads=threads, on_progress=work.update).calibration
+    rows = [("model", found.model_digest), ("layers", str(found.layers))]
+    for number, exact in enumerate(found.combinations):
+        row_class = exact.row_class
+        speeds = f"{exact.decode_speed / 1000:.0f} generated, {exact.prefill_speed / 1000:.0f} in"
+        what = f"{row_class.floor} to {row_class.max_rows} rows, {knob_text(exact.knobs)}"
+        name = "used" if number == 0 else "exact too"
+        rows.append((name, f"{what}: tokens a second about {speeds} a batched pass"))
+    return encode(found), table(rows)
 
 
 def _emit_pin(pin: ModelPin, as_json: bool) -> None:
