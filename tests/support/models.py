@@ -25,7 +25,7 @@ from tallystick.engine.suite.architectures import (
     hybrid,
     transformer,
 )
-from tests.support.donor import donor_vocabulary
+from tests.support.gguf_files import donor_vocabulary
 from tests.support.tokenizer import VOCABULARY, tokenizer_entries
 
 CHATML_TEMPLATE: Final = (
