@@ -17,13 +17,16 @@ from tallystick.canonical.hashing import domain_hash, u64le
 from tallystick.errors import RunFailedError
 
 FRACTION_BITS: Final = 16
-_MAX_EXPONENT: Final = 14  # |logit| < 2^15: far beyond any model, and the integers stay small
+# The largest logit of a row lies within: far beyond any model, and the integers stay small.
+_LIMIT: Final = 2.0**14
+# Logits below are read as this; 2^14 under the largest at least, they have no weight.
+_LOWEST: Final = np.float32(-(2.0**15))
 TEMPERATURE_UNIT: Final = 10_000
 # log2(e) * 2^32, rounded; turns a natural exponent into a binary one.
 LOG2_E: Final = 6196328019
 _STEP_BITS: Final = 8
 _TABLE_BITS: Final = 30
-# exp(-x) underflows to weight 0 from 2^-31 on; the cut keeps the products within 63 bits.
+# Weights are 0 from 2^-31 on; the cut keeps the products within 63 bits.
 _MAX_DISTANCE: Final = 64 << FRACTION_BITS
 
 
@@ -48,18 +51,10 @@ COARSE: Final = _powers(_STEP_BITS)
 FINE: Final = _powers(2 * _STEP_BITS)
 
 
-def fixed_point(logits: memoryview) -> npt.NDArray[np.int64]:
-    """Return floor(logit * 2^16) of every float32 logit, computed from its bits.
-
-    Raises RunFailedError when a logit is not finite or at least 2^15 in magnitude.
-    """
-    bits = np.frombuffer(logits, np.uint32).astype(np.int64)
+def fixed_point(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """Return floor(x * 2^16) of every finite float32 of magnitude below 2^16, from its bits."""
+    bits = values.view(np.uint32).astype(np.int64)
     exponent = ((bits >> 23) & 0xFF) - 127
-    if int(exponent.max()) > _MAX_EXPONENT:
-        raise RunFailedError(
-            "the model gave a logit that is not finite or is beyond 2^15",
-            hint="the weights are damaged or not a language model's",
-        )
     mantissa = (bits & 0x7FFFFF) | np.where(exponent > -127, 1 << 23, 0)
     signed = np.where(bits >> 31, -mantissa, mantissa)
     # value = mantissa * 2^(exponent - 23); subnormals are far below one unit and floor the same.
@@ -75,16 +70,16 @@ def greedy(logits: memoryview) -> int:
     Raises RunFailedError if one is not finite.
     """
     values = np.frombuffer(logits, np.float32)
-    # Comparisons only; max() is NaN when any value is.
-    top = values.max()
-    if not np.isfinite(top) or not np.isfinite(values.min()):
-        raise _not_finite()
+    _finite_top(values)
     return int(values.argmax())
 
 
-def weights(logits: memoryview, temperature: int) -> npt.NDArray[np.int64]:
-    """Return the integer weight of every logit; ``temperature`` in units of 1/10000, >= 1."""
-    fixed = fixed_point(logits)
+def weights(values: npt.NDArray[np.float32], temperature: int) -> npt.NDArray[np.int64]:
+    """Return the integer weight of every logit of a row that `seeded` accepts.
+
+    ``temperature`` is in units of 1/10000, >= 1.
+    """
+    fixed = fixed_point(np.maximum(values, _LOWEST))
     distance = (fixed.max() - fixed) * TEMPERATURE_UNIT // temperature
     alive = distance < _MAX_DISTANCE
     binary = (np.where(alive, distance, 0) * LOG2_E) >> 32
@@ -97,35 +92,45 @@ def seeded(logits: memoryview, temperature: int, seed: int, position: int) -> in
     """Return the token drawn for the logits row at ``position`` of the sequence.
 
     u = the first 8 bytes, big-endian, of H("tallystick.sample", 1, [seed, position]); the token is
-    the first whose running sum of weights exceeds floor(u * sum / 2^64).
+    the first whose running sum of weights exceeds floor(u * sum / 2^64). Raises RunFailedError if
+    a logit is not finite or the largest is not within 2^14.
     """
-    near = _candidates(logits, temperature)
-    chosen = np.frombuffer(logits, np.float32)[near]
-    mass = np.cumsum(weights(memoryview(chosen.tobytes()), temperature))
+    values = np.frombuffer(logits, np.float32)
+    top = _finite_top(values)
+    if abs(top) >= _LIMIT:
+        raise RunFailedError(
+            "the model's logits are beyond any language model's",
+            expected=f"a largest logit within {_LIMIT:.0f}",
+            hint="the weights are damaged or not a language model's",
+        )
+    near = candidates(values, top, temperature)
+    mass = np.cumsum(weights(values[near], temperature))
     draw = domain_hash("tallystick.sample", 1, [u64le(seed), u64le(position)])
     threshold = int.from_bytes(draw[:8], "big") * int(mass[-1]) >> 64
     return int(near[np.searchsorted(mass, threshold, side="right")])
 
 
-def _candidates(logits: memoryview, temperature: int) -> npt.NDArray[np.int64]:
+def candidates(
+    values: npt.NDArray[np.float32], top: float, temperature: int
+) -> npt.NDArray[np.int64]:
     """Return the ids whose weight may be more than 0: a coarse filter that decides nothing.
 
-    A weight is 0 from 31 * ln 2 = 21.49 temperatures below the largest logit on; the filter's
-    bound is 24 and one unit more, so its rounding cannot matter.
+    A weight is 0 beyond 30 * ln 2 = 20.8 temperatures below the largest logit ``top``; the
+    filter's bound is 24 and one unit more, so its rounding cannot matter.
     """
-    values = np.frombuffer(logits, np.float32)
-    top = values.max()
-    if not np.isfinite(top) or not np.isfinite(values.min()):
-        raise _not_finite()
-    cut = float(top) - 24.0 * temperature / TEMPERATURE_UNIT - 1.0
+    cut = top - 24.0 * temperature / TEMPERATURE_UNIT - 1.0
     return np.flatnonzero(values >= np.float32(cut))
 
 
-def _not_finite() -> RunFailedError:
-    return RunFailedError(
-        "the model gave a logit that is not finite",
-        hint="the weights are damaged or not a language model's",
-    )
+def _finite_top(values: npt.NDArray[np.float32]) -> float:
+    """Return the largest value. By comparisons only: both ends are NaN when any value is."""
+    top = float(values.max())
+    if not np.isfinite(top) or not np.isfinite(values.min()):
+        raise RunFailedError(
+            "the model gave a logit that is not finite",
+            hint="the weights are damaged or not a language model's",
+        )
+    return top
 
 
 def parse_temperature(text: str) -> int:
