@@ -16,6 +16,8 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
+from tallystick.store.home import ensure_private_dir
+
 _FLAGS = ("-O2", "-shared", "-fPIC", "-std=c11")
 
 
@@ -35,7 +37,7 @@ def ensure_observer(cache: Path) -> Path | None:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ensure_private_dir(directory)
     return target if _build(compiler, source, target) else None
 
 

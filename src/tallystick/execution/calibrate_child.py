@@ -146,7 +146,7 @@ def _root(
                 marks[0] = time.monotonic_ns()
 
         ids = generate(
-            execution, model, plan, trial.prompt, trial.generated, sampler, on_token, report
+            execution, model.is_end, plan, trial.prompt, trial.generated, sampler, on_token, report
         )
     else:
         ids = re_execute(execution, plan, trial.prompt, claimed, sampler, report)

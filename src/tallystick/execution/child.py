@@ -190,7 +190,7 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
 
     sampled = generate(
         execution,
-        model,
+        model.is_end,
         plan,
         prompt,
         run.max_tokens,

@@ -29,7 +29,7 @@ IDLE_SECONDS: Final = 900.0
 _DROPPED_PREFIXES: Final = ("GGML_", "LLAMA_", "OMP_", "GOMP_", "KMP_")
 # Waiting threads sleep instead of spinning: on shared cores this is several times faster, and it
 # has no influence on any bit (docs/benchmarks.md).
-_ENGINE_ENVIRONMENT: Final = {"OMP_WAIT_POLICY": "passive"}
+ENGINE_ENVIRONMENT: Final = {"OMP_WAIT_POLICY": "passive"}
 
 OnProgress = Callable[[str, int, int], None]
 OnText = Callable[[bytes], None]
@@ -109,7 +109,7 @@ def run_job(
     Raises what the child reports, and RunFailedError when it dies or falls silent.
     """
     name = next(name for name, kind in JOBS.items() if isinstance(job, kind))
-    environment = _ENGINE_ENVIRONMENT | {knob.name: knob.value for knob in knobs}
+    environment = ENGINE_ENVIRONMENT | {knob.name: knob.value for knob in knobs}
     events: list[Event] = []
     result: dict[str, Any] | None = None
     child = Child(

@@ -98,7 +98,7 @@ class Execution:
 
 def generate(
     execution: Execution,
-    model: Model,
+    is_end: Callable[[int], bool],
     plan: Plan,
     prompt: Sequence[int],
     limit: int,
@@ -106,7 +106,7 @@ def generate(
     on_token: OnToken,
     on_rows: OnRows,
 ) -> tuple[int, ...]:
-    """Return the 1..``limit`` sampled ids, an end-of-generation id included."""
+    """Return the 1..``limit`` sampled ids; one for which ``is_end`` holds is the last."""
     total = len(prompt)
     row = 0
     for chunk in chunks(total, plan.row_class):
@@ -119,7 +119,7 @@ def generate(
         token = sampler.choose(execution.logits(row), position)
         sampled.append(token)
         on_token(len(sampled) - 1, token)
-        if len(sampled) == limit or model.is_end(token):
+        if len(sampled) == limit or is_end(token):
             return tuple(sampled)
         execution.evaluate((token,), Chunk(position + 1, position + 2))
         row = 0
