@@ -100,25 +100,7 @@ def document() -> Any:
         "fine": reference.FINE,
         "fixed_point": fixed_vectors(),
         "weights": [
-            {"distance": distance, "weight": reference.weight(distance)}
-            for distance in (
-                0,
-                1,
-                177,
-                178,
-                45425,
-                45426,
-                65536,
-                655360,
-                1362782,
-                1362783,
-                1362784,
-                1362785,
-                1400000,
-                64 * 65536 - 1,
-                64 * 65536,
-                2**31,
-            )
+            {"distance": distance, "weight": reference.weight(distance)} for distance in DISTANCES
         ],
         "greedy": [
             {"logits": text(row), "token": reference.greedy(row)}

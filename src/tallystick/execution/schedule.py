@@ -35,10 +35,11 @@ class Chunk:
 def chunks(count: int, row_class: RowClass) -> Iterator[Chunk]:
     """Split ``count`` positions into batches, each within the class or a single padded row.
 
-    A remainder below the floor borrows rows from the chunk before it.
+    A remainder below the floor borrows rows from the chunk before it; where the class is too
+    narrow for that, every row is padded.
     """
     floor, top = row_class.floor, row_class.max_rows
-    if count < floor or top == 1:
+    if count < floor or top < 2 * floor:
         yield from (Chunk(p, p + 1) for p in range(count))
         return
     first = 0

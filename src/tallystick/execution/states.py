@@ -56,8 +56,11 @@ class StateGatherer:
         """The last layer has rows for outputs only, or (some architectures) for every row."""
         if not wanted:
             return []
-        end = sum(rows.outputs[:own]) if block.rows == sum(rows.outputs) else own
-        return self._digests(_rows(block, end - wanted, end, block.rows))
+        asked = sum(rows.outputs)
+        if block.rows == asked:
+            end = sum(rows.outputs[:own])
+            return self._digests(_rows(block, end - wanted, end, asked))
+        return self._digests(_rows(block, own - wanted, own, len(rows.tokens)))
 
     def _digests(self, block: memoryview) -> list[bytes]:
         return row_digests(block, self._row_bytes)

@@ -1,0 +1,151 @@
+"""An engine of pure arithmetic behind the port: rows are hashes of what they may depend on.
+
+A row depends on the tokens of its sequence up to it and on the *class* of its batch, as a real
+engine's does: a batch of fewer than ``floor`` rows, or of fewer than ``floor`` output rows, gives
+other bits. So a schedule that breaks the class shows, as it would with the real one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from tallystick.engine.port import ContextSpec, LayerRows, Rows
+
+Records = list[LayerRows]
+
+
+def words(count: int, *parts: object) -> bytes:
+    """Return ``count`` float32 values, little-endian and finite, as a hash of ``parts``."""
+    raw = hashlib.shake_256(repr(parts).encode()).digest(4 * count)
+    # 64 <= |x| < 256: exponents 133 and 134.
+    return b"".join(
+        bytes((raw[i], raw[i + 1], raw[i + 2] & 0x7F | 0x80, 0x42 | raw[i + 3] & 0x80))
+        for i in range(0, 4 * count, 4)
+    )
+
+
+@dataclass
+class FakeContext:
+    """One context; ``batches`` keeps every batch that was evaluated."""
+
+    model: FakeModel
+    spec: ContextSpec
+    observed: bool
+    batches: list[Rows] = field(default_factory=list)
+    closed: bool = False
+    _cells: dict[int, list[int]] = field(default_factory=dict)
+    _logits: dict[int, bytes] = field(default_factory=dict)
+    _records: Records = field(default_factory=list)
+
+    def evaluate(self, rows: Rows) -> None:
+        model, spec = self.model, self.spec
+        n = len(rows.tokens)
+        assert n == len(rows.positions) == len(rows.sequences) == len(rows.outputs)
+        assert 1 <= n <= spec.max_rows
+        assert not self._records, "the layer rows of the batch before were not taken"
+        histories = [
+            self._advance(*row)
+            for row in zip(rows.tokens, rows.positions, rows.sequences, strict=True)
+        ]
+        assert sum(map(len, self._cells.values())) <= spec.cells
+        hidden = min(n, model.floor)
+        outputs = min(sum(rows.outputs), model.floor)
+        self.batches.append(rows)
+        self._logits = {
+            i: words(model.vocabulary, "logits", histories[i], hidden, outputs)
+            for i in range(n)
+            if rows.outputs[i]
+        }
+        if self.observed:
+            self._records = model.damage(self._observe(rows, histories, hidden, outputs))
+
+    def _advance(self, token: int, position: int, sequence: int) -> tuple[int, ...]:
+        assert 0 <= sequence < self.spec.sequences
+        cells = self._cells.setdefault(sequence, [])
+        assert position == len(cells), "positions of a sequence are consecutive"
+        cells.append(token)
+        return tuple(cells)
+
+    def _observe(
+        self, rows: Rows, histories: Sequence[tuple[int, ...]], hidden: int, outputs: int
+    ) -> Records:
+        model = self.model
+        records = [self._layer(layer, histories, (hidden,)) for layer in range(model.layers - 1)]
+        shown = [
+            history
+            for history, wanted in zip(histories, rows.outputs, strict=True)
+            if wanted or model.last_layer == "every row"
+        ]
+        if shown:
+            records.append(self._layer(model.layers - 1, shown, (hidden, outputs)))
+        return records
+
+    def _layer(
+        self, layer: int, histories: Sequence[tuple[int, ...]], classes: tuple[int, ...]
+    ) -> LayerRows:
+        width = self.model.embedding
+        data = b"".join(words(width, layer, history, classes) for history in histories)
+        return LayerRows(layer, len(histories), memoryview(data))
+
+    def logits(self, row: int) -> memoryview:
+        return memoryview(self._logits[row])
+
+    def layer_rows(self) -> Records:
+        taken, self._records = self._records, []
+        return taken
+
+    def forget(self, sequence: int) -> None:
+        self._cells.pop(sequence, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeModel:
+    """A model whose bits are equal from batches of ``floor`` rows on.
+
+    ``damage`` may change what the observer sees; ``ends`` are the end-of-generation ids.
+    """
+
+    layers: int = 3
+    embedding: int = 4
+    vocabulary: int = 11
+    context_train: int = 1024
+    adds_bos: bool = False
+    floor: int = 2
+    ends: frozenset[int] = frozenset()
+    last_layer: Literal["output rows", "every row"] = "output rows"
+    damage: Callable[[Records], Records] = lambda records: records
+    contexts: list[FakeContext] = field(default_factory=list)
+
+    def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
+        return tuple(byte % self.vocabulary for byte in text)
+
+    def piece(self, token: int, *, special: bool) -> bytes:
+        return bytes([97 + token])
+
+    def is_end(self, token: int) -> bool:
+        return token in self.ends
+
+    def open_context(self, spec: ContextSpec) -> FakeContext:
+        return self._open(FakeContext(self, spec, observed=False))
+
+    def open_observed(self, spec: ContextSpec) -> FakeContext:
+        return self._open(FakeContext(self, spec, observed=True))
+
+    def _open(self, context: FakeContext) -> FakeContext:
+        self.contexts.append(context)
+        return context
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
