@@ -68,6 +68,8 @@ def command(prompt: str, n_predict: int, threads: int | None) -> None:
         )
         stream.end()
         ran = clock.lap()
+        if result.default_key_created:
+            note(f"\nmade a signing key, because there was none: {result.signer}")
         key = public_key_path(default_key_path(home()))
         _verify(result.directory, key)
         verified = clock.lap()

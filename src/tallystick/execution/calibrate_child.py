@@ -93,7 +93,8 @@ class _Rows:
 
 def _floors(model: Model, threads: int, top: int, on_rows: Callable[[int], None]) -> list[int]:
     """Return the tested sizes, ascending, from which on all rows equal the largest batch's."""
-    sizes = [n for n in SIZES if n <= top]
+    # A batch of the largest size is the reference itself.
+    sizes = [n for n in SIZES if n < top]
     exact = dict.fromkeys(sizes, True)
     rows = _Rows(model, threads, top)
     for ids, tried in (
@@ -197,7 +198,7 @@ def run_calibrate(job: CalibrateJob, reporter: Reporter) -> dict[str, JSONValue]
     engine = Engine(job.setup, job.model_fd, reporter)
     model = engine.model
     top = min(SIZES[-1], model.context_train)
-    expected = sum(SIZES) + _PREFIX * 26 + top + sum(_TEXT_SIZES) + 128 + 3 * 380
+    expected = sum(n for n in SIZES if n < top) + _PREFIX * 26 + top + sum(_TEXT_SIZES) + 128 + 3 * 380
     done = [0]
     progress = reporter.progress("calibrating")
 
