@@ -59,7 +59,7 @@ _RECURRENT: Final = RecurrentShape(key_heads=2, value_heads=4, state=64)
 
 @dataclass(frozen=True, slots=True)
 class SuitePart:
-    """One model and what it is to be fed.
+    """One model and what it is to be fed; ``recipe`` makes the model from a label.
 
     Row i of the run is ``tokens[i]`` at position ``first_position + i`` of one fresh sequence;
     the rows are evaluated in batches of the sizes in ``batches``, which sum to ``len(tokens)``.
@@ -69,11 +69,11 @@ class SuitePart:
     tokens: tuple[int, ...]
     first_position: int
     batches: tuple[int, ...]
-    _model: Callable[[str], Model]
+    recipe: Callable[[str], Model]
 
     def build(self) -> bytes:
         """Return the model's GGUF file: the same bytes on every machine."""
-        model = self._model(f"tallystick.suite/{SUITE_VERSION}/{self.name}/")
+        model = self.recipe(f"tallystick.suite/{SUITE_VERSION}/{self.name}/")
         vocabulary = (
             gguf_writer.text("tokenizer.ggml.model", "no_vocab"),
             gguf_writer.u32(f"{model.architecture}.vocab_size", _VOCABULARY),
