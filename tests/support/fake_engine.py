@@ -116,6 +116,8 @@ class FakeModel:
     vocabulary: int = 11
     context_train: int = 1024
     adds_bos: bool = False
+    bos: str = "<s>"
+    template: str | None = None
     floor: int = 2
     ends: frozenset[int] = frozenset()
     last_layer: Literal["output rows", "every row"] = "output rows"
@@ -127,6 +129,12 @@ class FakeModel:
 
     def piece(self, token: int, *, special: bool) -> bytes:
         return bytes([97 + token])
+
+    def special_piece(self, name: Literal["bos", "eos"]) -> str:
+        return {"bos": self.bos, "eos": "</s>"}[name]
+
+    def chat_template(self) -> str | None:
+        return self.template
 
     def is_end(self, token: int) -> bool:
         return token in self.ends

@@ -127,7 +127,6 @@ def replay(
             model_fd=opened.fd,
             run=opening.request,
             row_class=core.runtime_class.decode_class,
-            context_tokens=core.context_tokens,
             claimed_ids=opening.sampled_ids,
             states="yes" if core.evidence.state_root is not None else "no",
         )
@@ -263,6 +262,13 @@ def compare(core: Core, opening: Opening, found: Generation) -> Difference | Non
             None,
             None,
         )
+    if found.context_tokens != core.context_tokens:
+        return Difference(
+            f"the request opens a context of {found.context_tokens} tokens, "
+            f"the receipt says {core.context_tokens}",
+            None,
+            None,
+        )
     candidates = [d for d in (_token(core, opening, found), _state(core, opening, found)) if d]
     if candidates:
         # A state that differs explains a token that differs at the same position.
@@ -289,14 +295,17 @@ def _token(core: Core, opening: Opening, found: Generation) -> Difference | None
         return None
     index = _first_unequal(found.sampled_ids, opening.sampled_ids)
     position = core.prompt_tokens - 1 + index
-    return Difference(
-        f"generated token {index} does not follow from the logits at position {position}",
-        position,
-        None,
-    )
+    if index == len(found.sampled_ids):
+        what = f"the generation is over at generated token {index - 1}, and the receipt goes on"
+    else:
+        what = f"generated token {index} does not follow from the logits at position {position}"
+    return Difference(what, position, None)
 
 
 def _state(core: Core, opening: Opening, found: Generation) -> Difference | None:
+    """The root decides; the leaf checks, which nobody signed, only say where."""
+    if found.state_root == core.evidence.state_root:
+        return None
     index = first_difference(
         base64.b64decode(opening.leaf_checks), base64.b64decode(found.leaf_checks)
     )
@@ -305,8 +314,7 @@ def _state(core: Core, opening: Opening, found: Generation) -> Difference | None
     layers = core.evidence.layers
     position, layer = locate(index, core.prompt_tokens, layers)
     return Difference(
-        f"the committed state differs first at position {position}, "
-        f"{row_name(position, layer, layers)}",
+        f"the committed state differs first at {row_name(position, layer, layers)}",
         position,
         layer,
     )
@@ -324,10 +332,13 @@ def _exact_positions(core: Core, opening: Opening, found: Generation) -> int:
     claimed = base64.b64decode(opening.leaf_checks)
     computed = base64.b64decode(found.leaf_checks)
     prompt, layers = core.prompt_tokens, core.evidence.layers
+    differ = found.state_root != core.evidence.state_root
+    if differ and claimed == computed:
+        return 0  # somewhere a state differs, and it is not known where
     exact = 0
     for i, (a, b) in enumerate(zip(opening.sampled_ids, found.sampled_ids, strict=False)):
         equal = a == b
-        if equal and core.evidence.state_root is not None:
+        if equal and differ:
             first = leaf_index(prompt - 1 + i, 0, prompt, layers) * _CHECK
             last = first + (layers + 1) * _CHECK
             equal = claimed[first:last] == computed[first:last]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,12 @@ class Model(Protocol):
 
     def piece(self, token: int, *, special: bool) -> bytes:
         """Return the bytes of ``token``; control tokens are empty unless ``special``."""
+
+    def special_piece(self, name: Literal["bos", "eos"]) -> str:
+        """Return the text of the begin or end token, "" when the vocabulary has none."""
+
+    def chat_template(self) -> str | None:
+        """Return the chat template that the model carries, None when there is none."""
 
     def is_end(self, token: int) -> bool:
         """Tell whether ``token`` ends a generation."""

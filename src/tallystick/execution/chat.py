@@ -1,15 +1,30 @@
-"""Render a model's own chat template, in the child, with nothing but the request to look at."""
+"""Render a model's own chat template, in the child, with nothing but the request to look at.
+
+The template is the model's, so it is as untrusted as the model: it runs in a sandbox without
+attributes that lead out, within bounds of time and memory, and sees no clock and no chance.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.request import Chat
 from tallystick.errors import InputError
+from tallystick.sandbox.limits import bounded_work
 
-MAX_RENDERED = 4 * 1024 * 1024
+if TYPE_CHECKING:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_RENDERED: Final = 4 * 1024 * 1024
+RENDER_SECONDS: Final = 10.0
+RENDER_MEMORY: Final = 256 * 1024 * 1024
+# What is drawn anew at each rendering could not be rendered again.
+_CHANCE_FILTERS: Final = ("random",)
+_CHANCE_GLOBALS: Final = ("lipsum",)
 
 
 def template_digest(template: str) -> str:
@@ -17,38 +32,55 @@ def template_digest(template: str) -> str:
     return format_digest(sha256(template.encode()))
 
 
-def render(template: str, prompt: str, chat: Chat, *, bos: str, eos: str) -> str:
+def render(
+    template: str,
+    prompt: str,
+    chat: Chat,
+    *,
+    bos: str,
+    eos: str,
+    seconds: float = RENDER_SECONDS,
+) -> str:
     """Return the text of one user message (and a system message) with the reply begun.
 
-    ``strftime_now`` shows the request's clock in UTC, never this machine's. A leading BOS text is
-    dropped where the tokenizer adds BOS itself: pass ``bos`` = "" for the template then.
-    Raises InputError when the template refuses or fails.
+    ``bos`` and ``eos`` are the texts of those tokens. ``strftime_now`` shows the request's clock
+    in UTC, never this machine's. Raises InputError when the template refuses or fails, or takes
+    more than ``seconds`` of computing or `RENDER_MEMORY` (docs/spec/execution.md).
     """
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = _clock(chat)
     messages = [{"role": "user", "content": prompt}]
     if chat.system is not None:
         messages.insert(0, {"role": "system", "content": chat.system})
     try:
-        text = environment.from_string(template).render(
-            messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos
-        )
+        with bounded_work(seconds=seconds, memory=RENDER_MEMORY):
+            text = (
+                _environment(template, chat)
+                .from_string(template)
+                .render(
+                    messages=messages,
+                    add_generation_prompt=True,
+                    bos_token=bos,
+                    eos_token=eos,
+                    tools=None,
+                    documents=None,
+                )
+            )
+        text.encode()
     except InputError:
         raise
-    except (
-        TemplateError,
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as e:
+    except TimeoutError:
+        raise InputError(
+            "the model's chat template takes too long",
+            expected=f"at most {seconds:g} s of computing",
+            hint="run without --chat",
+        ) from None
+    except MemoryError:
+        raise InputError(
+            "the model's chat template takes too much memory",
+            expected=f"at most {RENDER_MEMORY >> 20} MiB",
+            hint="run without --chat",
+        ) from None
+    except Exception as e:
+        # Whatever a template provokes in its sandbox is its failure; the text may quote the prompt.
         raise InputError(
             "the model's chat template could not be rendered",
             found=type(e).__name__,
@@ -59,11 +91,40 @@ def render(template: str, prompt: str, chat: Chat, *, bos: str, eos: str) -> str
     return text
 
 
-def _refuse(message: object) -> NoReturn:
-    raise InputError("the model's chat template refuses these messages", found=str(message)[:200])
+def _environment(template: str, chat: Chat) -> ImmutableSandboxedEnvironment:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    for name in _CHANCE_FILTERS:
+        del environment.filters[name]
+    for name in _CHANCE_GLOBALS:
+        del environment.globals[name]
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refusal(template)
+    environment.globals["strftime_now"] = _clock(chat)
+    return environment
 
 
-def _clock(chat: Chat) -> Any:
+def _to_json(value: object, indent: int | None = None) -> str:
+    """JSON as chat templates expect it: nothing is escaped for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refusal(template: str) -> Callable[[object], NoReturn]:
+    def raise_exception(message: object) -> NoReturn:
+        text = str(message)
+        # Only words of the template itself are shown: others may quote the prompt.
+        own = f"'{text}'" in template or f'"{text}"' in template
+        raise InputError(
+            "the model's chat template refuses these messages", found=text[:200] if own else None
+        )
+
+    return raise_exception
+
+
+def _clock(chat: Chat) -> Callable[[str], str]:
     def strftime_now(form: str) -> str:
         if chat.clock is None:
             raise InputError("the chat template asks for a clock and the request gives none")

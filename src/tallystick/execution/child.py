@@ -15,12 +15,13 @@ from tallystick.canonical.hashing import format_digest
 from tallystick.contracts.codec import decode, encode
 from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.request import InferenceRun
+from tallystick.contracts.runtime import RowClass
 from tallystick.engine.libllama.adapter import LlamaModel, open_model
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.tap import open_tap
+from tallystick.engine.port import Model
 from tallystick.errors import EvidenceError, InputError, RunFailedError
 from tallystick.evidence.state_tree import StateTree
-from tallystick.execution import chat
 from tallystick.execution.jobs import (
     JOBS,
     CalibrateJob,
@@ -29,8 +30,8 @@ from tallystick.execution.jobs import (
     GenerateJob,
     ReplayJob,
 )
+from tallystick.execution.prompt import Prompt, context_of, prepare_prompt
 from tallystick.execution.sampling import parse_temperature
-from tallystick.execution.schedule import context_cells
 from tallystick.execution.session import Execution, Plan, Sampler, generate, re_execute
 from tallystick.sandbox.channel import Channel, serve
 from tallystick.telemetry.events import EventKind, Stamper
@@ -96,42 +97,6 @@ class Engine:
         reporter.event(EventKind.LOAD_COMPLETE)
 
 
-def prepare_prompt(model: LlamaModel, run: InferenceRun) -> tuple[str, str | None, tuple[int, ...]]:
-    """Return the rendered prompt, the template's digest, and the token ids."""
-    text, digest = run.prompt, None
-    if run.chat is not None:
-        template = model.chat_template()
-        if template is None:
-            raise InputError(
-                "this model carries no chat template", hint="run without --chat for a raw prompt"
-            )
-        digest = chat.template_digest(template)
-        bos = model.special_piece("bos")
-        text = chat.render(template, run.prompt, run.chat, bos=bos, eos=model.special_piece("eos"))
-        if model.adds_bos and bos:
-            # The tokenizer adds it: a template that writes it too would double it.
-            text = text.removeprefix(bos)
-    ids = model.tokenize(
-        text.encode(), add_special=run.add_special, parse_special=run.parse_special
-    )
-    if not ids:
-        raise InputError("the prompt has no tokens", hint="give a prompt that is not empty")
-    return text, digest, ids
-
-
-def _check_room(model: LlamaModel, run: InferenceRun, prompt_tokens: int) -> int:
-    """Return the context of this run in tokens: 4096 under `sequential`, else the model's own."""
-    limit = 4096 if run.policy == "sequential" else model.context_train
-    if prompt_tokens + run.max_tokens > limit:
-        raise InputError(
-            "prompt and generated tokens do not fit the context",
-            expected=f"at most {limit} tokens in all",
-            found=f"{prompt_tokens} prompt tokens + {run.max_tokens} to generate",
-            hint="shorten the prompt or lower --n-predict",
-        )
-    return limit
-
-
 def _output(model: LlamaModel, ids: Sequence[int]) -> bytes:
     return b"".join(model.piece(token, special=False) for token in ids)
 
@@ -169,13 +134,9 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
     rss_before = resident_bytes()
     engine = Engine(job.setup, job.model_fd, reporter)
     model, run = engine.model, job.run
-    text, digest, prompt = prepare_prompt(model, run)
-    _check_room(model, run, len(prompt))
-    cells = (
-        4096
-        if run.policy == "sequential"
-        else context_cells(len(prompt), run.max_tokens, job.row_class)
-    )
+    prepared = prepare_prompt(model, run)
+    prompt = prepared.ids
+    cells = context_of(model, run, len(prompt), job.row_class)
     plan = Plan(run.policy, job.row_class, cells, engine.threads)
     sampler = Sampler(parse_temperature(run.temperature), run.seed)
     states = "states" in run.evidence
@@ -207,8 +168,8 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
         checked = "passed"
     clock.append(time.monotonic_ns())
     return Generation(
-        rendered_prompt=text,
-        chat_template_digest=digest,
+        rendered_prompt=prepared.text,
+        chat_template_digest=prepared.template_digest,
         prompt_ids=prompt,
         sampled_ids=sampled,
         output=base64.b64encode(_output(model, sampled)).decode(),
@@ -265,13 +226,14 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
     rss_before = resident_bytes()
     engine = Engine(job.setup, job.model_fd, reporter)
     model, run = engine.model, job.run
-    text, digest, prompt = prepare_prompt(model, run)
-    plan = Plan(run.policy, job.row_class, job.context_tokens, engine.threads)
-    if len(prompt) + len(job.claimed_ids) > job.context_tokens:
+    prepared, cells = _prompt_of_receipt(model, run, job.row_class)
+    prompt = prepared.ids
+    plan = Plan(run.policy, job.row_class, cells, engine.threads)
+    if not 1 <= len(job.claimed_ids) <= run.max_tokens:
         raise EvidenceError(
-            "prompt and sampled ids do not fit the receipt's context",
-            expected=f"at most {job.context_tokens}",
-            found=str(len(prompt) + len(job.claimed_ids)),
+            "the receipt has another number of tokens than its request allows",
+            expected=f"1 to {run.max_tokens}",
+            found=str(len(job.claimed_ids)),
         )
     if max(job.claimed_ids) >= model.vocabulary:
         raise EvidenceError("a sampled id is beyond the model's vocabulary")
@@ -285,14 +247,17 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
     spent = time.monotonic_ns() - started
     execution.close()
     ended = next((i for i, token in enumerate(derived) if model.is_end(token)), None)
+    if ended is not None:
+        # A generation is over with its first end token, whatever the claim goes on to say.
+        derived = derived[: ended + 1]
     return Generation(
-        rendered_prompt=text,
-        chat_template_digest=digest,
+        rendered_prompt=prepared.text,
+        chat_template_digest=prepared.template_digest,
         prompt_ids=prompt,
         sampled_ids=derived,
         output=base64.b64encode(_output(model, derived)).decode(),
         stop_reason="length" if ended is None else "end_of_generation",
-        context_tokens=job.context_tokens,
+        context_tokens=cells,
         layers=model.layers,
         state_root=None if tree is None else format_digest(tree.root()),
         state_leaves=0 if tree is None else tree.count,
@@ -302,6 +267,19 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
         rss_before=rss_before,
         host=_host(engine, run.policy, tree is not None),
     )
+
+
+def _prompt_of_receipt(model: Model, run: InferenceRun, row_class: RowClass) -> tuple[Prompt, int]:
+    """Return the prompt and the context of a run that a receipt says was made."""
+    try:
+        prepared = prepare_prompt(model, run)
+        return prepared, context_of(model, run, len(prepared.ids), row_class)
+    except InputError as error:
+        raise EvidenceError(
+            "this model cannot have made the receipt's run",
+            expected=error.expected,
+            found="; ".join(filter(None, (error.message, error.found))),
+        ) from None
 
 
 def _handle(request: Any, channel: Channel) -> None:

@@ -48,7 +48,6 @@ class ReplayJob:
     model_fd: Descriptor
     run: InferenceRun
     row_class: RowClass
-    context_tokens: Count
     claimed_ids: Annotated[tuple[TokenId, ...], MaxLength(1024)]
     states: Annotated[str, OneOf(("no", "yes"))]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.canonical.hashing import domain_hash, u64le
@@ -46,6 +46,7 @@ def unfiltered(values: Sequence[float], temperature: int, seed: int, position: i
     raise AssertionError("the bound is below the sum")
 
 
+@settings(deadline=None)
 @given(LOGITS, TEMPERATURES, SEEDS, st.integers(0, 4096))
 def test_the_candidate_filter_never_changes_a_draw(
     values: list[float], temperature: int, seed: int, position: int
@@ -55,6 +56,7 @@ def test_the_candidate_filter_never_changes_a_draw(
     assert found == unfiltered(values, temperature, seed, position)
 
 
+@settings(deadline=None)
 @given(LOGITS, TEMPERATURES)
 def test_every_id_with_a_weight_is_a_candidate(values: list[float], temperature: int) -> None:
     array = np.array(values, np.float32)
@@ -69,6 +71,7 @@ def test_the_filter_drops_what_has_no_weight() -> None:
     assert sampling.candidates(array, 0.0, 10_000).tolist() == [0, 2, 3]
 
 
+@settings(deadline=None)
 @given(LOGITS, TEMPERATURES)
 def test_larger_logits_never_weigh_less(values: list[float], temperature: int) -> None:
     array = np.sort(np.array(values, np.float32))
@@ -78,6 +81,7 @@ def test_larger_logits_never_weigh_less(values: list[float], temperature: int) -
     assert masses[-1] == 2**30
 
 
+@settings(deadline=None)
 @given(LOGITS)
 def test_greedy_is_the_first_of_the_largest(values: list[float]) -> None:
     array = np.array(values, np.float32).tolist()
@@ -85,6 +89,7 @@ def test_greedy_is_the_first_of_the_largest(values: list[float]) -> None:
     assert sampling.greedy(row(values)) == array.index(max(array))
 
 
+@settings(deadline=None)
 @given(LOGITS)
 def test_a_low_temperature_draws_among_the_largest(values: list[float]) -> None:
     array = np.array(values, np.float32)
@@ -152,6 +157,7 @@ def test_the_distribution_is_the_softmax(temperature: int) -> None:
     assert chi2 < 13.3  # the 99th percentile for 4 degrees of freedom
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-20, 0, width=32), min_size=2, max_size=20), TEMPERATURES)
 def test_weights_are_near_the_exponential(values: list[float], temperature: int) -> None:
     fixed = sampling.fixed_point(np.array(values, np.float32))

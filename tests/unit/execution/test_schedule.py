@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.contracts.runtime import RowClass
@@ -23,6 +23,7 @@ def sizes(count: int, floor: int, top: int) -> list[int]:
     return [chunk.rows for chunk in chunks(count, RowClass(floor, top))]
 
 
+@settings(deadline=None)
 @given(COUNTS, row_classes())
 def test_every_position_is_evaluated_once_and_in_order(count: int, row_class: RowClass) -> None:
     found = [p for chunk in chunks(count, row_class) for p in range(chunk.first, chunk.end)]
@@ -30,6 +31,7 @@ def test_every_position_is_evaluated_once_and_in_order(count: int, row_class: Ro
     assert found == list(range(count))
 
 
+@settings(deadline=None)
 @given(COUNTS, row_classes(), st.integers(0, 200))
 def test_every_batch_is_within_its_class(
     count: int, row_class: RowClass, outputs_from: int
@@ -50,6 +52,7 @@ def test_every_batch_is_within_its_class(
         assert set(rows.positions[own:]) <= {0}
 
 
+@settings(deadline=None)
 @given(COUNTS, row_classes(), st.integers(0, 200))
 def test_output_rows_are_never_below_the_floor_when_any_is_wanted(
     count: int, row_class: RowClass, outputs_from: int
@@ -97,6 +100,7 @@ def test_chunk_sizes(count: int, floor: int, top: int, expected: list[int]) -> N
     assert sizes(count, floor, top) == expected
 
 
+@settings(deadline=None)
 @given(COUNTS, row_classes())
 def test_no_more_batches_than_needed(count: int, row_class: RowClass) -> None:
     floor, top = row_class.floor, row_class.max_rows
@@ -128,6 +132,7 @@ def test_context_cells(prompt: int, limit: int, floor: int, cells: int) -> None:
     assert context_cells(prompt, limit, RowClass(floor, 512)) == cells
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 1024), row_classes())
 def test_a_context_holds_the_run_and_its_scratch_rows(
     prompt: int, limit: int, row_class: RowClass

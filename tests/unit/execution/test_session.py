@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.contracts.runtime import ROW_CLASS, SEQUENTIAL, RowClass
@@ -70,6 +70,7 @@ def passed(
     return ids, tree
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 10), min_size=1, max_size=20),
     st.integers(1, 10),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -178,13 +178,11 @@ class LlamaModel:
     def is_end(self, token: int) -> bool:
         return bool(self._lib.llama_vocab_is_eog(self._vocab, token))
 
-    def special_piece(self, name: str) -> str:
-        """Return the text of the ``bos`` or ``eos`` token, "" when the vocabulary has none."""
+    def special_piece(self, name: Literal["bos", "eos"]) -> str:
         token = getattr(self._lib, f"llama_vocab_{name}")(self._vocab)
         return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")
 
     def chat_template(self) -> str | None:
-        """Return the chat template that the file carries."""
         pointer = self._lib.llama_model_chat_template(self._handle, self._ffi.NULL)
         if pointer == self._ffi.NULL:
             return None
