@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 import uuid
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+from fractions import Fraction
 from typing import Final, Literal
 
 from tallystick.contracts import digests
@@ -19,7 +21,10 @@ from tallystick.errors import InputError, UsageError
 MAX_PROMPT_BYTES: Final = 1024 * 1024
 MAX_TOKENS: Final = 1024
 DEFAULT_TOKENS: Final = {ROW_CLASS: 256, SEQUENTIAL: 2}
+MAX_THREADS: Final = 512
+_MAX_CLOCK: Final = 253_402_300_799  # the last second of the year 9999, UTC
 _PLACES: Final = 4
+_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +64,28 @@ def check_options(options: RunOptions) -> None:
             expected=f"1 to {MAX_TOKENS}",
             found=str(count),
         )
+    _check_sampling(options)
+    if options.chat == "raw" and (options.system is not None or options.clock is not None):
+        raise UsageError("a system message or a clock needs --chat")
+    if options.clock is not None and not 0 <= options.clock <= _MAX_CLOCK:
+        raise UsageError(
+            "the clock is out of range", expected=f"0 to {_MAX_CLOCK} seconds since 1970"
+        )
+    if options.threads is not None and not 1 <= options.threads <= MAX_THREADS:
+        raise UsageError(
+            "the number of threads is out of range",
+            expected=f"1 to {MAX_THREADS}",
+            found=str(options.threads),
+        )
+    _check_evidence(options.evidence)
+    _check_text("prompt", options.prompt)
+    if not options.prompt:
+        raise InputError("the prompt is empty", hint="give at least one character")
+    if options.system is not None:
+        _check_text("system message", options.system)
+
+
+def _check_sampling(options: RunOptions) -> None:
     temperature = canonical_temperature(options.temperature)
     if temperature == "0" and options.seed is not None:
         raise UsageError(
@@ -71,17 +98,15 @@ def check_options(options: RunOptions) -> None:
         raise UsageError(
             "the sequential policy is greedy", expected="no --temperature and no --seed"
         )
-    if options.chat == "raw" and (options.system is not None or options.clock is not None):
-        raise UsageError("a system message or a clock needs --chat")
-    if unknown := set(options.evidence) - {"states"}:
+
+
+def _check_evidence(evidence: tuple[str, ...]) -> None:
+    if unknown := set(evidence) - {"states"}:
         raise UsageError(
             "unknown evidence part", expected="states, or none", found=min(unknown)[:40]
         )
-    _check_text("prompt", options.prompt)
-    if not options.prompt:
-        raise InputError("the prompt is empty", hint="give at least one character")
-    if options.system is not None:
-        _check_text("system message", options.system)
+    if len(set(evidence)) != len(evidence):
+        raise UsageError("an evidence part is named twice", expected="each part once")
 
 
 def _check_text(what: str, text: str) -> None:
@@ -112,25 +137,25 @@ def decode_prompt(data: bytes) -> str:
 
 
 def canonical_temperature(text: str) -> str:
-    """Return the one spelling of a temperature. Raises UsageError when it is out of range."""
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        value = Decimal(-1)
-    places = value.as_tuple().exponent if value.is_finite() else -99
-    normal = value.normalize() if value.is_finite() else value
-    exponent = normal.as_tuple().exponent if value.is_finite() else places
-    if not value.is_finite() or not 0 <= value <= 2 or not isinstance(exponent, int):
+    """Return the one spelling of a temperature. Raises UsageError when it is out of range.
+
+    Any plain spelling is read: a sign, leading and trailing zeros, an exponent.
+    """
+    # Decimal reads more than that: blanks, underscores, the digits of every script, NaN.
+    value = Decimal(text) if len(text) <= 40 and _DECIMAL.fullmatch(text) else Decimal(-1)
+    if not 0 <= value <= 2:
         raise UsageError(
             "the temperature is out of range",
             expected=f"a decimal number from 0 to 2 with at most {_PLACES} places",
             found=text[:40],
         )
-    if exponent < -_PLACES:
+    exact = Fraction(value) * 10**_PLACES
+    if exact.denominator != 1:
         raise UsageError(
             "the temperature has too many places", expected=f"at most {_PLACES}", found=text[:40]
         )
-    return "0" if value == 0 else f"{normal:f}"
+    whole, places = divmod(exact.numerator, 10**_PLACES)
+    return f"{whole}.{places:0{_PLACES}}".rstrip("0").rstrip(".")
 
 
 def uuid7() -> str:
