@@ -15,7 +15,7 @@ from tallystick.contracts.generation import Generation
 from tallystick.contracts.runtime import EngineBuild, Knob
 from tallystick.engine.compiled import ensure_observer
 from tallystick.engine.libllama.locate import engine_build, library_path
-from tallystick.errors import RunFailedError
+from tallystick.errors import EvidenceError, RunFailedError
 from tallystick.execution.jobs import JOBS, EngineSetup, Job
 from tallystick.models.digests import DigestCache
 from tallystick.models.files import opened
@@ -69,8 +69,14 @@ class Outcome:
     peak_rss: int
 
     def generation(self) -> Generation:
-        """Return the typed result of a generate or replay job."""
-        return decode(Generation, self.body.get("generation"), where="generation")
+        """Return the typed result of a generate or replay job. Raises RunFailedError."""
+        try:
+            return decode(Generation, self.body.get("generation"), where="generation")
+        except EvidenceError as error:
+            # It was no evidence yet: the child is broken.
+            raise RunFailedError(
+                "the child sent a malformed result", expected=error.expected, found=error.message
+            ) from None
 
 
 def usable_cores() -> int:
@@ -164,7 +170,10 @@ def _event(body: dict[str, Any]) -> Event:
 
 
 def _text(body: dict[str, Any]) -> bytes:
+    text = body.get("bytes")
     try:
-        return base64.b64decode(str(body.get("bytes")), validate=True)
+        if isinstance(text, str):
+            return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RunFailedError("the child sent malformed text") from None
+        pass
+    raise RunFailedError("the child sent malformed text")

@@ -10,16 +10,18 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import select
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from tallystick.canonical.json import JSONValue, jcs, parse_strict
 from tallystick.errors import RunFailedError, TallystickError
 
 MAX_REQUEST = 64 * 1024 * 1024
 _PR_SET_PDEATHSIG = 1
+_LAST_LOOK = 2000  # milliseconds
 
 
 class Channel:
@@ -40,10 +42,30 @@ class Channel:
         self.send("progress", {"what": what, "done": done, "total": total})
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(descriptor: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have died before: then nobody reads the pipe.
+    if _unread(descriptor, milliseconds=0):
+        os._exit(RunFailedError.exit_code)
+
+
+def _unread(descriptor: int, *, milliseconds: int) -> bool:
+    """Wait until nobody reads the pipe; tell whether that came to be."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # POLLERR is always reported
+    return bool(poll.poll(milliseconds))
+
+
+def _leave(descriptor: int, code: int) -> NoReturn:
+    """End this process, once the supervisor has had its look at it: memory shows no longer then.
+
+    Interpreter teardown is skipped: the kernel releases the model mapping at once.
+    """
+    sys.stderr.flush()
+    _unread(descriptor, milliseconds=_LAST_LOOK)
+    os._exit(code)
 
 
 def read_request(descriptor: int = 0) -> JSONValue:
@@ -65,9 +87,10 @@ def serve(handler: Callable[[Any, Channel], None]) -> None:
     ``error`` message; anything else ends the process with a traceback on standard error, which
     the supervisor reports as a failed run.
     """
-    _die_with_parent()
+    descriptor = int(sys.argv[1])
+    _die_with_parent(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
-    channel = Channel(int(sys.argv[1]))
+    channel = Channel(descriptor)
     try:
         handler(read_request(), channel)
     except TallystickError as error:
@@ -75,14 +98,17 @@ def serve(handler: Callable[[Any, Channel], None]) -> None:
             "error",
             {
                 "type": type(error).__name__,
-                "message": error.message,
-                "expected": error.expected,
-                "found": error.found,
-                "hint": error.hint,
+                "message": _plain(error.message),
+                "expected": _plain(error.expected),
+                "found": _plain(error.found),
+                "hint": _plain(error.hint),
             },
         )
-        os._exit(error.exit_code)
+        _leave(descriptor, error.exit_code)
     channel.send("done", {})
-    # Skip interpreter teardown: the kernel releases the model mapping at once.
-    sys.stderr.flush()
-    os._exit(0)
+    _leave(descriptor, 0)
+
+
+def _plain(text: str | None) -> str | None:
+    """Return ``text`` without what JSON cannot carry: lone surrogates, of file names say."""
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode()

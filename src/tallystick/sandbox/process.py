@@ -5,37 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import tallystick.errors as errors
-from tallystick.canonical.json import JSONValue, jcs, parse_strict
-from tallystick.errors import RunFailedError, TallystickError
+from tallystick.canonical.json import JSONValue, jcs
+from tallystick.errors import RunFailedError
+from tallystick.sandbox.messages import Message, MessageReader, error_from
 
-MAX_MESSAGE = 32 * 1024 * 1024
 _PEAK = re.compile(rb"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _STDERR_TAIL = 16 * 1024
+_GRACE = 5.0  # seconds for a child that has nothing left to do
 # Kinds of messages that come once a token: too many to look at the child's memory at each.
 _FREQUENT = ("event", "text")
 # The child's whole environment; callers add what the engine reads when it is loaded.
-_BASE_ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a child: ``kind`` and a JSON object."""
-
-    kind: str
-    body: dict[str, Any]
+_BASE_ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "TZ": "UTC"}
 
 
 def _sealed(data: bytes) -> int:
@@ -77,7 +67,6 @@ class Child:
         pass_fds: Sequence[int] = (),
     ) -> None:
         self.peak_rss = 0
-        self._buffer = bytearray()
         self._tail = bytearray()
         self._done = False
         stdin = _sealed(jcs(request))
@@ -98,6 +87,7 @@ class Child:
         finally:
             os.close(stdin)
             os.close(write)
+        self._reader = MessageReader(self._read)
         self._drain = threading.Thread(target=self._drain_stderr, daemon=True)
         self._drain.start()
 
@@ -120,46 +110,28 @@ class Child:
         said nothing for ``idle_timeout`` seconds.
         """
         while True:
-            end = self._buffer.find(b"\n")
-            if end < 0:
-                if len(self._buffer) > MAX_MESSAGE:
-                    raise RunFailedError(
-                        "the child sent an oversized message", expected=f"at most {MAX_MESSAGE} B"
-                    )
-                if not self._fill(idle_timeout):
-                    raise self._death()
-                continue
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 1]
-            message = _parse_message(line)
+            message = self._reader.next(idle_timeout)
+            if message is None:
+                raise self._death()
             if message.kind not in _FREQUENT:
                 self._sample_peak()
             if message.kind == "done":
                 self._done = True
                 return
             if message.kind == "error":
-                raise _error_from(message.body)
+                raise error_from(message.body)
             yield message
 
-    def _fill(self, idle_timeout: float | None) -> bool:
-        ready, _, _ = select.select([self._read], [], [], idle_timeout)
-        if not ready:
-            raise RunFailedError(
-                "the child made no progress",
-                expected=f"a message every {idle_timeout:.0f} s",
-                hint="try again on a less busy machine, or raise the deadline",
-            )
-        chunk = os.read(self._read, 1 << 20)
-        self._buffer += chunk
-        return bool(chunk)
-
     def _death(self) -> RunFailedError:
-        code = self._wait()
-        text = bytes(self._tail).decode("utf-8", "replace").strip()
-        if code is not None and code < 0:
-            how = f"killed by {signal.Signals(-code).name}"
+        if not self._await_exit(_GRACE):
+            self._kill()
+            how = "it closed its pipe and went on"
+        elif (code := self._process.returncode) < 0:
+            how = f"killed by {_signal_name(-code)}"
         else:
             how = f"exit status {code}"
+        self._drain.join(timeout=_GRACE)
+        text = bytes(self._tail).decode("utf-8", "replace").strip()
         return RunFailedError(
             "the child process ended before its work was done",
             found=how + (f"; its last words:\n{text[-2000:]}" if text else ""),
@@ -179,28 +151,25 @@ class Child:
         if found is not None:
             self.peak_rss = max(self.peak_rss, int(found.group(1)) * 1024)
 
-    def _wait(self) -> int | None:
-        """Reap the child."""
-        code = self._process.wait()
-        self._drain.join(timeout=5)
-        return code
-
     def close(self) -> None:
         """End the child if it still runs, and release everything."""
-        if self._process.returncode is None:
-            if self._done:
-                self._await_exit(5.0)
-            if self._process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                self._wait()
         if self._read >= 0:
-            os.close(self._read)
+            os.close(self._read)  # a child that is done waits for this
             self._read = -1
+        if self._process.returncode is None and not (self._done and self._await_exit(_GRACE)):
+            self._kill()
+        # Its standard error closes with the last process that holds it.
+        self._drain.join(timeout=_GRACE)
 
-    def _await_exit(self, seconds: float) -> None:
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _await_exit(self, seconds: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=seconds)
+        return self._process.returncode is not None
 
     def __enter__(self) -> Self:
         return self
@@ -214,36 +183,11 @@ class Child:
         self.close()
 
 
-def _parse_message(line: bytes) -> Message:
+def _signal_name(number: int) -> str:
     try:
-        value = parse_strict(line, max_bytes=MAX_MESSAGE)
-    except TallystickError as error:
-        raise RunFailedError("the child sent something that is not JSON") from error
-    if (
-        not isinstance(value, dict)
-        or set(value) != {"kind", "body"}
-        or not isinstance(value["kind"], str)
-        or not isinstance(value["body"], dict)
-    ):
-        raise RunFailedError("the child sent a message of unknown form")
-    return Message(kind=value["kind"], body=value["body"])
-
-
-def _error_from(body: dict[str, Any]) -> TallystickError:
-    kind = getattr(errors, str(body.get("type")), None)
-    if not (isinstance(kind, type) and issubclass(kind, TallystickError)):
-        kind = RunFailedError
-
-    def text(name: str) -> str | None:
-        value = body.get(name)
-        return value[:4000] if isinstance(value, str) else None
-
-    return kind(
-        text("message") or "the child failed",
-        expected=text("expected"),
-        found=text("found"),
-        hint=text("hint"),
-    )
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def run_child(

@@ -1,0 +1,99 @@
+"""Reading a child's messages: bounded JSON lines from a pipe, in form or an error."""
+
+from __future__ import annotations
+
+import os
+import select
+from dataclasses import dataclass
+from typing import Any
+
+import tallystick.errors as errors
+from tallystick.canonical.json import parse_strict
+from tallystick.errors import RunFailedError, TallystickError
+
+MAX_MESSAGE = 32 * 1024 * 1024
+_MAX_TEXT = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a child: ``kind`` and a JSON object."""
+
+    kind: str
+    body: dict[str, Any]
+
+
+class MessageReader:
+    """Reads messages from ``descriptor``, which stays the caller's to close."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._poll = select.poll()  # select() refuses descriptors from 1024 on
+        self._poll.register(descriptor, select.POLLIN)
+        self._buffer = bytearray()
+        self._searched = 0
+
+    def next(self, idle_timeout: float | None = None) -> Message | None:
+        """Return the next message, None when the writer has closed the pipe.
+
+        Raises RunFailedError for a message out of form, and when nothing comes for
+        ``idle_timeout`` seconds.
+        """
+        while True:
+            end = self._buffer.find(b"\n", self._searched)
+            if end >= 0:
+                line = bytes(self._buffer[:end])
+                del self._buffer[: end + 1]
+                self._searched = 0
+                return _parse(line)
+            self._searched = len(self._buffer)
+            if self._searched > MAX_MESSAGE:
+                raise RunFailedError(
+                    "the child sent an oversized message", expected=f"at most {MAX_MESSAGE} B"
+                )
+            if not self._fill(idle_timeout):
+                return None
+
+    def _fill(self, idle_timeout: float | None) -> bool:
+        if not self._poll.poll(None if idle_timeout is None else idle_timeout * 1000):
+            raise RunFailedError(
+                "the child made no progress",
+                expected=f"a message every {idle_timeout:.0f} s",
+                hint="try again on a less busy machine, or raise the deadline",
+            )
+        chunk = os.read(self._descriptor, 1 << 20)
+        self._buffer += chunk
+        return bool(chunk)
+
+
+def _parse(line: bytes) -> Message:
+    try:
+        value = parse_strict(line, max_bytes=MAX_MESSAGE)
+    except TallystickError as error:
+        raise RunFailedError("the child sent something that is not JSON") from error
+    if (
+        not isinstance(value, dict)
+        or set(value) != {"kind", "body"}
+        or not isinstance(value["kind"], str)
+        or not isinstance(value["body"], dict)
+    ):
+        raise RunFailedError("the child sent a message of unknown form")
+    return Message(kind=value["kind"], body=value["body"])
+
+
+def error_from(body: dict[str, Any]) -> TallystickError:
+    """Return the error that an ``error`` message describes."""
+    kind = getattr(errors, str(body.get("type")), None)
+    if not (isinstance(kind, type) and issubclass(kind, TallystickError)):
+        kind = RunFailedError
+
+    def text(name: str) -> str | None:
+        value = body.get(name)
+        return value[:_MAX_TEXT] if isinstance(value, str) else None
+
+    return kind(
+        text("message") or "the child failed",
+        expected=text("expected"),
+        found=text("found"),
+        hint=text("hint"),
+    )

@@ -1,0 +1,209 @@
+"""Whatever a child writes, its supervisor answers with a result or with one of our errors."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tallystick.canonical.json import jcs
+from tallystick.contracts.codec import encode
+from tallystick.contracts.generation import Generation, HostFacts, Timings
+from tallystick.errors import RunFailedError, TallystickError
+from tallystick.execution import launch
+from tallystick.execution.jobs import EngineSetup, FingerprintJob
+from tallystick.sandbox.messages import Message, MessageReader, error_from
+
+JOB = FingerprintJob(EngineSetup("/nowhere/library.so", None, 1), ())
+GENERATION = Generation(
+    rendered_prompt="Hi",
+    chat_template_digest=None,
+    prompt_ids=(1, 2),
+    sampled_ids=(3,),
+    output=base64.b64encode(b"x").decode(),
+    stop_reason="length",
+    context_tokens=256,
+    layers=2,
+    state_root=None,
+    state_leaves=0,
+    leaf_checks="",
+    self_check="not_run",
+    timings=Timings(1, 2, 3, 4),
+    rss_before=5,
+    host=HostFacts("cpu", "avx2", "glibc", "Linux", "3.11", 2, "none"),
+)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**53) + 1, 2**53 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=20),
+    st.sampled_from(["Init", "TokenEmitted", "AA==", "12", "-1", "9" * 30, "RunFailedError"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=5,
+)
+NAMES = st.sampled_from(
+    (
+        *("event", "seq", "monotonic_ns", "wall_ns", "rss", "index", "bytes"),
+        *("what", "done", "total", "type", "message", "expected", "found", "hint"),
+        *("generation", "x"),
+    )
+)
+BODIES = st.dictionaries(NAMES, VALUES, max_size=8)
+KINDS = st.sampled_from(["event", "text", "progress", "result", "error", "done", "other", ""])
+LINES = st.one_of(
+    st.binary(max_size=60),
+    st.builds(lambda kind, body: jcs({"kind": kind, "body": body}), KINDS, BODIES),
+    VALUES.map(jcs),
+)
+
+
+def read_all(data: bytes) -> list[Message]:
+    reader, writer = os.pipe()
+    os.write(writer, data)  # the pipe's buffer is larger
+    os.close(writer)
+    try:
+        messages = MessageReader(reader)
+        return list(iter(lambda: messages.next(10.0), None))
+    finally:
+        os.close(reader)
+
+
+@given(st.one_of(st.binary(max_size=2000), st.lists(LINES, max_size=10).map(b"\n".join)))
+@settings(deadline=None, max_examples=200)
+def test_any_bytes_are_messages_or_a_failed_run(data: bytes) -> None:
+    try:
+        found = read_all(data)
+    except RunFailedError:
+        return
+    assert len(found) == data.count(b"\n")
+    assert all(type(m.kind) is str and type(m.body) is dict for m in found)
+
+
+@given(BODIES)
+@settings(deadline=None)
+def test_any_error_message_is_an_error(body: dict[str, Any]) -> None:
+    error = error_from(body)
+
+    assert isinstance(error, TallystickError)
+    assert len(str(error)) < 17_000
+    assert error.exit_code in {1, 2, 3, 4, 5, 6, 7, 130}
+
+
+class Scripted:
+    """A child whose messages are made up; what `Child.messages` does with them is done too."""
+
+    script: tuple[Message, ...] = ()
+    peak_rss = 0
+
+    def __init__(self, *_arguments: object, **_named: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        pass
+
+    def messages(self, *, idle_timeout: float) -> Iterator[Message]:
+        for message in self.script:
+            if message.kind == "done":
+                return
+            if message.kind == "error":
+                raise error_from(message.body)
+            yield message
+
+
+def outcome_of(monkeypatch: pytest.MonkeyPatch, *messages: Message) -> launch.Outcome:
+    monkeypatch.setattr(launch, "Child", Scripted)
+    monkeypatch.setattr(Scripted, "script", messages)
+    return launch.run_job(JOB, ())
+
+
+@given(st.lists(st.builds(Message, KINDS, BODIES), max_size=3))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_messages_are_an_outcome_or_one_of_our_errors(
+    monkeypatch: pytest.MonkeyPatch, messages: list[Message]
+) -> None:
+    try:
+        outcome = outcome_of(monkeypatch, *messages)
+        outcome.generation()
+    except TallystickError:
+        return
+    raise AssertionError("no body of these is a generation")
+
+
+def test_a_generation_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = {
+        "event": "TokenEmitted",
+        "seq": 0,
+        "monotonic_ns": "1",
+        "wall_ns": "2",
+        "rss": "3",
+        "index": 0,
+    }
+    result = Message("result", {"generation": encode(GENERATION)})
+    outcome = outcome_of(monkeypatch, Message("event", event), result)
+
+    assert outcome.generation() == GENERATION
+    assert [event.index for event in outcome.events] == [0]
+
+
+@given(st.sampled_from(sorted(Generation.__dataclass_fields__)), VALUES)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_generation_with_any_value_in_a_field_is_one_or_a_failed_run(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    document = encode(GENERATION)
+    assert isinstance(document, dict)
+    outcome = outcome_of(monkeypatch, Message("result", {"generation": document | {name: value}}))
+    try:
+        found = outcome.generation()
+    except RunFailedError:
+        return
+    assert replace(found, **{name: getattr(GENERATION, name)}) == GENERATION
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("event", {}),
+        ("event", {"event": "Unknown"}),
+        ("event", {"event": "Init", "seq": "0"}),
+        ("event", {"event": "Init", "seq": 0, "monotonic_ns": 1, "wall_ns": "2", "rss": "3"}),
+        ("event", {"event": "Init", "seq": 0, "monotonic_ns": "١", "wall_ns": "2", "rss": "3"}),
+        (
+            "event",
+            {"event": "TokenEmitted", "seq": 0, "monotonic_ns": "1", "wall_ns": "2", "rss": "3"},
+        ),
+        ("progress", {"what": "x", "done": -1, "total": 1}),
+        ("progress", {"what": "x", "done": True, "total": 1}),
+        ("progress", {"what": "x", "done": 1.5, "total": 1}),
+        ("text", {}),
+        ("text", {"bytes": "%%%"}),
+        ("text", {"bytes": "é"}),
+    ],
+)
+def test_a_malformed_body_is_a_failed_run(
+    monkeypatch: pytest.MonkeyPatch, kind: str, body: dict[str, Any]
+) -> None:
+    with pytest.raises(RunFailedError, match="the child sent"):
+        outcome_of(monkeypatch, Message(kind, body), Message("result", {}))
+
+
+def test_a_job_without_a_result_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunFailedError, match="without a result"):
+        outcome_of(monkeypatch)
+    assert sys.modules.get("xllamacpp") is None

@@ -1,0 +1,31 @@
+"""Tiny child programs, and a way to start them: children see neither PYTHONPATH nor this folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+SERVED = "tests.support.children.served"
+RAW = "tests.support.children.raw"
+_ROOT = Path(__file__).resolve().parents[3]
+_LAUNCHER = """\
+#!{python} -I
+# Called as an interpreter would be: -I -X utf8 -m PROGRAM DESCRIPTOR
+import runpy
+import sys
+sys.path.insert(0, {root!r})
+assert sys.argv[1:5] == ["-I", "-X", "utf8", "-m"], sys.argv
+program = sys.argv[5]
+del sys.argv[1:6]
+runpy.run_module(program, run_name="__main__", alter_sys=False)
+"""
+
+
+def use_test_children(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let children be started by a launcher that finds the programs of this folder."""
+    launcher = folder / "launcher"
+    launcher.write_text(_LAUNCHER.format(python=sys.executable, root=str(_ROOT)), encoding="utf-8")
+    launcher.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(launcher))

@@ -1,0 +1,99 @@
+"""A child program that does what its request says, through the channel as it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tallystick import errors
+from tallystick.canonical.json import JSONValue
+from tallystick.sandbox.channel import Channel, serve
+from tallystick.sandbox.limits import bounded_work
+
+
+def seen() -> dict[str, JSONValue]:
+    """What this process sees of the world."""
+    stat = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return {
+        "environment": dict(os.environ),
+        "descriptors": [int(name) for name in os.listdir("/proc/self/fd")],
+        "pid": os.getpid(),
+        "session": os.getsid(0),
+        "group": os.getpgrp(),
+        "terminal": int(stat[4]),
+        "interrupt_ignored": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+        "arguments": list(sys.argv),
+    }
+
+
+def result(request: Any, channel: Channel) -> None:
+    channel.progress("counting", 1, 2)
+    channel.send("text", {"n": 1})
+    channel.send("result", {"echo": request})
+
+
+def error(request: Any, _channel: Channel) -> None:
+    kind = getattr(errors, request["type"])
+    raise kind("what", expected="this", found="that", hint="so")
+
+
+def surrogate(_request: Any, _channel: Channel) -> None:
+    raise errors.InputError("a name \udcff", found="\ud800")
+
+
+def traceback(_request: Any, _channel: Channel) -> None:
+    raise ValueError("these are the last words")
+
+
+def kill(request: Any, _channel: Channel) -> None:
+    os.kill(os.getpid(), request["number"])
+
+
+def look(_request: Any, channel: Channel) -> None:
+    channel.send("result", seen())
+
+
+def noise(request: Any, channel: Channel) -> None:
+    for _ in range(300):
+        sys.stderr.write("x" * 65536 + "\n")
+    sys.stderr.write("the end\n")
+    sys.stderr.flush()
+    if request["fail"]:
+        os._exit(9)
+    channel.send("result", {})
+
+
+def read(request: Any, channel: Channel) -> None:
+    channel.send("result", {"data": os.read(request["descriptor"], 100).decode()})
+
+
+def stuck(_request: Any, _channel: Channel) -> None:
+    with bounded_work(seconds=0.2, memory=1 << 28):
+        sum(range(10**15))  # one call, which looks at no signal
+
+
+def sleep(_request: Any, channel: Channel) -> None:
+    channel.send("progress", {"pid": os.getpid()})
+    time.sleep(600)
+
+
+def fork(request: Any, channel: Channel) -> None:
+    """Leave a grandchild that holds every pipe and would outlive its parent."""
+    if os.fork() == 0:
+        time.sleep(600)
+    sleep(request, channel)
+
+
+WORK = (result, error, surrogate, traceback, kill, look, noise, read, stuck, sleep, fork)
+
+
+def work(request: Any, channel: Channel) -> None:
+    next(do for do in WORK if do.__name__ == request["do"])(request, channel)
+
+
+if __name__ == "__main__":
+    serve(work)

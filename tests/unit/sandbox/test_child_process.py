@@ -1,0 +1,335 @@
+"""Child processes: what they see, and what the supervisor makes of each way in which they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallystick.errors import IncomparableError, InputError, RunFailedError, TallystickError
+from tallystick.sandbox.process import Child, run_child
+from tests.support.children import RAW, SERVED, use_test_children
+
+PATIENCE = 60.0
+DONE = b'{"body":{},"kind":"done"}\n'
+RESULT = b'{"body":{"x":1},"kind":"result"}\n'
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+@pytest.fixture(autouse=True)
+def _children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use_test_children(monkeypatch, tmp_path)
+
+
+def served(do: str, **more: Any) -> dict[str, Any]:
+    return run_child(SERVED, {"do": do, **more}, idle_timeout=PATIENCE)
+
+
+def raw(data: bytes = b"", *, idle: float = PATIENCE, **environment: str) -> dict[str, Any]:
+    return run_child(RAW, {}, environment={"BYTES": data.hex(), **environment}, idle_timeout=idle)
+
+
+def test_messages_arrive_in_order_and_the_child_is_gone() -> None:
+    with Child(SERVED, {"do": "result", "text": "\u2028 \U0001f30a"}) as child:
+        messages = list(child.messages(idle_timeout=PATIENCE))
+        pid = child.pid
+
+    assert [message.kind for message in messages] == ["progress", "text", "result"]
+    assert messages[0].body == {"what": "counting", "done": 1, "total": 2}
+    assert messages[2].body == {"echo": {"do": "result", "text": "\u2028 \U0001f30a"}}
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@linux
+def test_peak_memory_is_the_child_s_own() -> None:
+    with Child(SERVED, {"do": "result"}) as child:
+        list(child.messages(idle_timeout=PATIENCE))
+
+    assert 4 << 20 < child.peak_rss < 200 << 20
+
+
+def test_an_error_comes_back_as_itself() -> None:
+    with pytest.raises(TallystickError) as caught:
+        served("error", type="IncomparableError")
+    assert type(caught.value) is IncomparableError
+    assert (caught.value.message, caught.value.expected) == ("what", "this")
+    assert (caught.value.found, caught.value.hint) == ("that", "so")
+
+
+def test_an_error_that_json_cannot_carry_still_arrives() -> None:
+    with pytest.raises(InputError) as caught:
+        served("surrogate")
+    assert caught.value.message == "a name \\udcff"
+
+
+def test_an_unforeseen_exception_is_a_failed_run_with_its_last_words() -> None:
+    with pytest.raises(RunFailedError, match="ended before its work was done") as caught:
+        served("traceback")
+    assert caught.value.exit_code == 7
+    assert caught.value.found is not None
+    assert caught.value.found.startswith("exit status 1")
+    assert caught.value.found.endswith("ValueError: these are the last words")
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "SIGTERM"), (signal.SIGABRT, "SIGABRT")]
+    + ([(signal.SIGRTMIN + 3, "signal ")] if sys.platform == "linux" else []),
+)
+def test_a_killed_child_is_a_failed_run(number: int, name: str) -> None:
+    with pytest.raises(RunFailedError) as caught:
+        served("kill", number=int(number))
+    assert (caught.value.found or "").startswith(f"killed by {name}")
+
+
+def test_a_silent_child_is_ended() -> None:
+    child = Child(RAW, {}, environment={"SLEEP": "600"})
+    with child, pytest.raises(RunFailedError, match="no progress"):
+        list(child.messages(idle_timeout=0.2))
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)
+
+
+def test_a_child_that_speaks_half_a_line_and_falls_silent_is_ended() -> None:
+    with pytest.raises(RunFailedError, match="no progress"):
+        raw(RESULT[:-5], idle=1.0, SLEEP="600")
+
+
+def test_a_child_that_closes_its_pipe_and_goes_on_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tallystick.sandbox.process._GRACE", 0.2)
+    with pytest.raises(RunFailedError) as caught:
+        raw(RESULT, CLOSE="1", SLEEP="600")
+    assert caught.value.found == "it closed its pipe and went on"
+
+
+def test_a_child_that_is_done_and_does_not_go_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tallystick.sandbox.process._GRACE", 0.2)
+    assert raw(RESULT + DONE, SLEEP="600") == {"x": 1}
+
+
+def test_a_child_that_ends_without_saying_so_has_failed() -> None:
+    with pytest.raises(RunFailedError) as caught:
+        raw(RESULT)
+    assert caught.value.found == "exit status 0"
+
+
+def test_a_child_without_a_result_has_failed() -> None:
+    with pytest.raises(RunFailedError, match="without a result"):
+        raw(DONE)
+
+
+def test_a_child_need_not_read_its_request() -> None:
+    """However large it is: it lies in a file, not in a pipe that would fill up."""
+    found = run_child(
+        RAW,
+        {"large": "x" * 10_000_000},
+        environment={"BYTES": (RESULT + DONE).hex()},
+        idle_timeout=PATIENCE,
+    )
+    assert found == {"x": 1}
+
+
+def test_a_child_out_of_form_has_failed() -> None:
+    with pytest.raises(RunFailedError, match="not JSON"):
+        raw(RESULT + b"{]\n")
+
+
+def test_endless_words_on_standard_error_hold_nothing_up() -> None:
+    assert served("noise", fail=False) == {}
+    with pytest.raises(RunFailedError) as caught:
+        served("noise", fail=True)
+    assert (caught.value.found or "").startswith("exit status 9; its last words:\nxxx")
+    assert (caught.value.found or "").endswith("\nthe end")
+    assert len(caught.value.found or "") < 2100
+
+
+def test_work_that_cannot_be_interrupted_ends_with_its_child() -> None:
+    with pytest.raises(RunFailedError) as caught:
+        served("stuck")
+    assert (caught.value.found or "").startswith("killed by SIGPROF")
+
+
+@linux
+def test_a_child_sees_nothing_but_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GGML_CPU_TILED_MM", "OMP_NUM_THREADS", "LD_PRELOAD_X", "TALLYSTICK_RUN_SEED"):
+        monkeypatch.setenv(name, "1")
+    with open(os.devnull, "rb") as inheritable:
+        os.set_inheritable(inheritable.fileno(), True)
+        found = run_child(SERVED, {"do": "look"}, environment={"KNOB": "0"})
+
+    assert found["environment"] == {
+        "KNOB": "0",
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "PATH": "/usr/bin:/bin",
+        "TZ": "UTC",
+    }
+    # Standard input, output and error, the pipe, and the folder that is being listed.
+    channel = int(found["arguments"][1])
+    assert {0, 1, 2, channel} <= set(found["descriptors"])
+    assert len(found["descriptors"]) == 5
+
+
+def test_a_descriptor_can_be_passed() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"through the pipe")
+    found = run_child(SERVED, {"do": "read", "descriptor": reader}, pass_fds=(reader,))
+    os.close(reader)
+    os.close(writer)
+
+    assert found == {"data": "through the pipe"}
+
+
+@linux
+def test_no_signal_of_a_terminal_reaches_a_child() -> None:
+    found = served("look")
+
+    assert found["session"] == found["group"] == found["pid"] != os.getsid(0)
+    assert found["terminal"] == 0
+    assert found["interrupt_ignored"] is True
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@linux
+def test_no_descriptor_is_left_behind() -> None:
+    served("result")
+    before = open_descriptors()
+    for _ in range(7):
+        raw(RESULT + DONE)
+        with pytest.raises(RunFailedError):
+            raw(b"out of form\n")
+        with pytest.raises(RunFailedError):
+            raw(idle=0.05, SLEEP="600")
+
+    assert open_descriptors() == before
+
+
+@linux
+def test_a_program_that_cannot_be_started_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    before = open_descriptors()
+    with pytest.raises(OSError, match="nonexistent"):
+        Child(SERVED, {})
+    assert open_descriptors() == before
+
+
+def test_many_open_descriptors_are_no_obstacle() -> None:
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[1], 4096), limits[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert raw(RESULT + DONE) == {"x": 1}
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_an_interrupted_supervisor_ends_its_child() -> None:
+    child = Child(RAW, {}, environment={"SLEEP": "600"})
+
+    def interrupted() -> None:
+        with child:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def group_is_gone(group: int) -> Iterator[bool]:
+    for _ in range(200):
+        yield not any(
+            stat.rpartition(")")[2].split()[2] == str(group)
+            and stat.rpartition(")")[2].split()[0] != "Z"
+            for stat in stats()
+        )
+        time.sleep(0.05)
+
+
+def stats() -> Iterator[str]:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            yield path.read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+@linux
+def test_what_a_child_started_ends_with_it() -> None:
+    with Child(SERVED, {"do": "fork"}) as child:
+        next(child.messages(idle_timeout=PATIENCE))
+
+    assert any(group_is_gone(child.pid))
+
+
+_SUPERVISOR = """
+import sys
+sys.executable = sys.argv[1]
+from tallystick.sandbox.process import Child
+child = Child("tests.support.children.served", {"do": "sleep"})
+next(child.messages(idle_timeout=60))
+print(child.pid, flush=True)
+next(child.messages(idle_timeout=600))
+"""
+
+
+@linux
+def test_a_child_dies_with_its_supervisor(tmp_path: Path) -> None:
+    launcher = sys.executable
+    interpreter = Path(launcher).read_text(encoding="utf-8").split()[0].removeprefix("#!")
+    with subprocess.Popen(
+        [interpreter, "-c", _SUPERVISOR, launcher], stdout=subprocess.PIPE, text=True
+    ) as supervisor:
+        assert supervisor.stdout is not None
+        pid = int(supervisor.stdout.readline())
+        assert alive(pid)
+        supervisor.kill()
+    for _ in range(200):
+        if not alive(pid):
+            break
+        time.sleep(0.05)
+
+    assert not alive(pid)
+
+
+@linux
+def test_a_child_whose_supervisor_is_gone_already_does_nothing(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-I", "-X", "utf8", "-m", SERVED, str(writer)],
+        input=b'{"do":"result"}',
+        capture_output=True,
+        pass_fds=(writer,),
+        check=False,
+    )
+    os.close(writer)
+
+    assert (done.returncode, done.stderr) == (7, b"")
