@@ -28,8 +28,9 @@ PROGRAM: Final = "tallystick.execution.child"
 IDLE_SECONDS: Final = 900.0
 _DROPPED_PREFIXES: Final = ("GGML_", "LLAMA_", "OMP_", "GOMP_", "KMP_")
 # Waiting threads sleep instead of spinning: on shared cores this is several times faster, and it
-# has no influence on any bit (docs/benchmarks.md).
-ENGINE_ENVIRONMENT: Final = {"OMP_WAIT_POLICY": "passive"}
+# has no influence on any bit (docs/benchmarks.md). An engine that aborts would start a debugger
+# on itself, whose words (values of variables among them) would reach the user's screen.
+ENGINE_ENVIRONMENT: Final = {"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"}
 
 OnProgress = Callable[[str, int, int], None]
 OnText = Callable[[bytes], None]
