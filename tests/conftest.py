@@ -13,6 +13,7 @@ import pytest
 from tallystick.engine import gguf_writer
 from tallystick.engine.suite import architectures, weights
 from tests.support import gguf_files, models, tokenizer
+from tests.support.runs import endless_model, engine_home, smollm2  # noqa: F401 - fixtures
 
 # Set it to keep the models between sessions; otherwise nothing outside pytest's own temporary
 # folder is written.

