@@ -49,7 +49,7 @@ VARIED = (
     Case("511 tokens", letters(511), 3),
     Case("512 tokens", letters(512), 3, "1.5", 6),
     Case("513 tokens", letters(513), 3),
-    Case("1025 tokens, two to the last chunk", letters(1025), 2),
+    Case("few words, seeded", "割符 🪵 tally", 24, "1.75", 2**63),
     Case("1500 tokens", letters(1500), 4, "0.8", 7),
     Case("nearly greedy", "A tally stick", 24, "0.0001", 8),
     Case("as hot as it gets", "A tally stick", 24, "2", 2**64 - 1),
@@ -96,6 +96,13 @@ def test_other_architectures(
 ) -> None:
     # 24 tokens and more: the sliding window of the gemma is 16.
     holds(engine_home, endless_model(name), case)
+
+
+def test_a_remainder_below_the_floor_borrows_a_row(
+    engine_home: EngineHome, endless_model: Endless
+) -> None:
+    # Two chunks of 512, and one row that is left.
+    holds(engine_home, endless_model("llama-q8_0"), Case("1025 tokens", letters(1025), 2))
 
 
 def test_512_generated_tokens(engine_home: EngineHome, endless_model: Endless) -> None:

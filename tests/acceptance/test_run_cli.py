@@ -1,0 +1,189 @@
+"""``tallystick run`` as a user meets it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.runs import EngineHome, HonestRun, output_of
+
+PROMPT = "A tally stick"
+
+
+def run_json(home: EngineHome, *words: str | Path, stdin: str = "") -> dict[str, Any]:
+    done = home.cli("run", *words, "--json", stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_the_answer_is_on_standard_output_and_nothing_else_is(
+    engine_home: EngineHome, toy_llama: Path
+) -> None:
+    done = engine_home.cli("run", "--model", toy_llama, "-n", "6", PROMPT)
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    digest = next(line.split()[1] for line in lines if line.startswith("receipt "))
+    directory = Path(next(line.split()[1] for line in lines if line.startswith("files ")))
+    assert directory.parent == engine_home.path / "receipts"
+    assert digest == f"sha256:{directory.name}" + digest[39:]
+    opening = HonestRun.load(directory).opening
+    assert opening.receipt_digest == digest
+    assert len(done.stdout) > 1
+    assert done.stdout.endswith("\n")
+    assert PROMPT not in done.stderr
+
+
+def test_json(engine_home: EngineHome, toy_llama: Path) -> None:
+    document = run_json(engine_home, "--model", toy_llama, "-n", "6", PROMPT)
+    directory = Path(document["directory"])
+    honest = HonestRun.load(directory)
+    assert document["receipt_id"] == directory.name
+    assert document["receipt_digest"] == honest.opening.receipt_digest
+    output = base64.b64decode(document["output_base64"])
+    assert output == output_of(honest.opening)
+    assert document["text"] == output.decode("utf-8", "replace")
+    core = honest.receipt.core
+    assert document["prompt_tokens"] == core.prompt_tokens
+    assert document["sampled_tokens"] == core.sampled_tokens
+    assert document["stop_reason"] == core.stop_reason
+    assert document["signer"] == honest.receipt.observed.worker_id
+    assert document["seed"] is None
+
+
+def test_the_set_is_whole_and_its_modes_are_right(
+    engine_home: EngineHome, toy_llama: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "new" / "out"
+    document = run_json(engine_home, "--model", toy_llama, "-n", "2", "--output-dir", out, PROMPT)
+    assert Path(document["directory"]) == out
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()}
+    assert len(list(out.iterdir())) == 5
+    assert modes == {".json": 0o644, ".jsonl": 0o644, ".opening": 0o600, ".complete": 0o644}
+    assert {path.name[:32] for path in out.iterdir()} == {document["receipt_id"]}
+
+
+def test_three_ways_to_give_a_prompt_are_one_request(
+    engine_home: EngineHome, toy_llama: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(PROMPT)
+    words = ("--model", toy_llama, "-n", "2")
+    documents = [
+        run_json(engine_home, *words, PROMPT),
+        run_json(engine_home, *words, "--prompt-file", file),
+        run_json(engine_home, *words, "--prompt-stdin", stdin=PROMPT),
+    ]
+    assert len({document["core_digest"] for document in documents}) == 1
+    assert len({document["receipt_digest"] for document in documents}) == 3
+
+
+def test_options_come_from_the_environment_too(engine_home: EngineHome, toy_llama: Path) -> None:
+    words = ("--model", str(toy_llama), PROMPT, "--json")
+    given = engine_home.cli(
+        "run", *words, variables={"TALLYSTICK_RUN_N_PREDICT": "3", "TALLYSTICK_RUN_SEED": "7",
+                                  "TALLYSTICK_RUN_TEMPERATURE": "0.50"}
+    )  # fmt: skip
+    written = engine_home.cli("run", *words, "-n", "3", "--seed", "7", "--temperature", "0.5")
+    assert given.returncode == written.returncode == 0
+    first, second = json.loads(given.stdout), json.loads(written.stdout)
+    assert first["core_digest"] == second["core_digest"]
+    assert first["seed"] == "7"
+
+
+def test_a_drawn_seed_is_told_and_gives_the_run_again(
+    engine_home: EngineHome, toy_llama: Path
+) -> None:
+    words = ("--model", toy_llama, "-n", "8", "--temperature", "1.5", PROMPT)
+    first = run_json(engine_home, *words)
+    assert 0 <= int(first["seed"]) < 2**64
+    again = run_json(engine_home, *words, "--seed", first["seed"])
+    assert again["core_digest"] == first["core_digest"]
+    assert (
+        f"seed      {first['seed']}"
+        in engine_home.cli("run", *words, "--seed", first["seed"]).stderr
+    )
+
+
+def test_variables_that_would_change_the_engine_are_dropped_and_noted(
+    engine_home: EngineHome, toy_llama: Path
+) -> None:
+    plain = run_json(engine_home, "--model", toy_llama, "-n", "4", PROMPT)
+    done = engine_home.cli(
+        "run", "--model", toy_llama, "-n", "4", "--json", PROMPT,
+        variables={"GGML_CPU_TILED_MM": "0", "OMP_NUM_THREADS": "3"},
+    )  # fmt: skip
+    document = json.loads(done.stdout)
+    assert document["core_digest"] == plain["core_digest"]
+    host = HonestRun.load(Path(document["directory"])).receipt.observed.host
+    assert {"GGML_CPU_TILED_MM", "OMP_NUM_THREADS"} <= set(host.dropped_environment)
+
+
+def test_sequential(engine_home: EngineHome, toy_llama: Path) -> None:
+    words = ("--model", toy_llama, "--policy", "sequential")
+    document = run_json(engine_home, *words, "--prompt-stdin", stdin=PROMPT)
+    assert document["sampled_tokens"] == 2
+    replayed = engine_home.cli("replay", document["directory"], "--model", toy_llama)
+    assert replayed.returncode == 0
+    assert replayed.stdout.startswith("replayed: 2 of 2 positions bit-exact")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--policy", "sequential", PROMPT),
+        ("--policy", "sequential", "--prompt-stdin", "--temperature", "0.5"),
+        ("--policy", "sequential", "--prompt-stdin", "--temperature", "0.5", "--seed", "1"),
+        ("--seed", "1", PROMPT),
+        ("--temperature", "1", "--seed", "-1", PROMPT),
+        ("--temperature", "2.1", PROMPT),
+        ("--temperature", "0.12345", PROMPT),
+        ("--temperature", "nan", PROMPT),
+        ("--system", "Be brief.", PROMPT),
+        ("--evidence", "gemm", PROMPT),
+        ("--threads", "0", PROMPT),
+        ("--prompt-stdin", PROMPT),
+        (),
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_exits_2_and_starts_nothing(
+    words: tuple[str, ...], toy_llama: Path, tmp_path: Path
+) -> None:
+    home = EngineHome(tmp_path / "home")
+    done = home.cli("run", "--model", toy_llama, "--json", *words, stdin=PROMPT)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert json.loads(done.stderr)["error"]["type"] == "UsageError"
+    assert not home.path.exists()
+
+
+def test_another_key_signs(engine_home: EngineHome, toy_llama: Path, tmp_path: Path) -> None:
+    key = tmp_path / "other.key"
+    made = engine_home.cli("keys", "new", key, "--json")
+    assert made.returncode == 0, made.stderr
+    public = json.loads(made.stdout)["public_key_file"]
+    document = run_json(engine_home, "--model", toy_llama, "-n", "2", "--key", key, PROMPT)
+    assert engine_home.cli("verify", document["directory"], "--key", public).returncode == 0
+    default = engine_home.path / "keys" / "default.pub.pem"
+    if default.exists():
+        assert engine_home.cli("verify", document["directory"], "--key", default).returncode == 1
+
+
+def test_the_first_key_is_made_and_said_so(
+    engine_home: EngineHome, toy_llama: Path, tmp_path: Path
+) -> None:
+    engine_home.run(toy_llama, PROMPT, 1)
+    home = engine_home.copied_to(tmp_path / "home")
+    words = ("run", "--model", toy_llama, "-n", "2", PROMPT)
+    first, second = home.cli(*words), home.cli(*words)
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert first.stderr.count("made a signing key, because there was none: ed25519:") == 1
+    assert "made a signing key" not in second.stderr
+    assert stat.S_IMODE((home.path / "keys" / "default.key").stat().st_mode) == 0o600
