@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts import digests
 from tallystick.contracts.model import (
@@ -12,6 +14,7 @@ from tallystick.contracts.model import (
     ExactCombination,
     ModelFacts,
     ModelPin,
+    ModelShape,
     WeightType,
 )
 from tallystick.contracts.opening import (
@@ -188,6 +191,12 @@ def example_set() -> ReceiptSet:
     )
 
 
+def example_shape() -> ModelShape:
+    """Return the widths of a small dense model."""
+    absent = dict.fromkeys((field.name for field in fields(ModelShape)), 0)
+    return replace(ModelShape(**absent), heads=4, heads_kv=2, feed_forward=256)
+
+
 def example_facts() -> ModelFacts:
     """Return the facts of a small model."""
     return ModelFacts(
@@ -201,6 +210,7 @@ def example_facts() -> ModelFacts:
         vocabulary=1000,
         experts=0,
         experts_used=0,
+        shape=example_shape(),
         parameters=123456,
         tensors=30,
         weight_types=(WeightType("Q8_0", 21, 99999), WeightType("F32", 9, 1024)),

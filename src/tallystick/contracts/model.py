@@ -9,8 +9,8 @@ from tallystick.contracts.request import Producer
 from tallystick.contracts.runtime import EngineBuild, Knob, RowClass
 from tallystick.contracts.types import U32, U64, Digest, LongText, MaxLength, OneOf, ShortText
 
-FACTS_SCHEMA: Final = "tallystick.model-facts/v1"
-PIN_SCHEMA: Final = "tallystick.model-pin/v1"
+FACTS_SCHEMA: Final = "tallystick.model-facts/v2"
+PIN_SCHEMA: Final = "tallystick.model-pin/v2"
 CALIBRATION_SCHEMA: Final = "tallystick.calibration/v1"
 
 
@@ -24,9 +24,36 @@ class WeightType:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The widths that say how much is computed for a token; 0 where the file has no such entry.
+
+    ``ssm_*`` and ``full_attention_interval`` are those of hybrid models. ``draft_layers`` counts
+    the blocks at the end that only predict further tokens (docs/spec/models.md).
+    """
+
+    heads: U32
+    heads_kv: U32
+    key_length: U32
+    value_length: U32
+    feed_forward: U32
+    expert_feed_forward: U32
+    shared_feed_forward: U32
+    sliding_window: U32
+    sliding_window_period: U32
+    full_attention_interval: U32
+    draft_layers: U32
+    ssm_kernel: U32
+    ssm_inner: U32
+    ssm_state: U32
+    ssm_rank: U32
+    ssm_groups: U32
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """A bounded, typed description of a GGUF file, made by a child that parsed it.
 
+    ``shape`` is None when one of its numbers differs from layer to layer.
     ``parameters`` counts elements of all tensors. ``tokenizer_digest`` covers every
     ``tokenizer.*`` entry but the chat template. ``template_uses_clock`` is true when the
     template calls ``strftime_now``. ``needs_normalising`` names the reasons why the engine's
@@ -43,6 +70,7 @@ class ModelFacts:
     vocabulary: U32
     experts: U32
     experts_used: U32
+    shape: ModelShape | None
     parameters: U64
     tensors: U32
     weight_types: tuple[WeightType, ...]

@@ -23,8 +23,8 @@ DOCUMENTS: Final[tuple[tuple[str, type, str], ...]] = (
     ("receipt", Receipt, "geoai.receipt/v1alpha1"),
     ("opening", Opening, "tallystick.opening/v1"),
     ("receipt-set", ReceiptSet, "misaka.palw.receipt-set.v2"),
-    ("model-facts", ModelFacts, "tallystick.model-facts/v1"),
-    ("model-pin", ModelPin, "tallystick.model-pin/v1"),
+    ("model-facts", ModelFacts, "tallystick.model-facts/v2"),
+    ("model-pin", ModelPin, "tallystick.model-pin/v2"),
     ("calibration", Calibration, "tallystick.calibration/v1"),
 )
 SCHEMA_ID_PREFIX: Final = "tag:tallystick,2026:schema/"

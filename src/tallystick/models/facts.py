@@ -21,13 +21,13 @@ from tallystick.models.gguf import (
 )
 from tallystick.models.gguf_cursor import ValueType
 from tallystick.models.irregular import find_irregularities
+from tallystick.models.shape import bounded, shape_of
 
 TOKENIZER_DOMAIN: Final = "tallystick.tokenizer"
 CHAT_TEMPLATE: Final = "tokenizer.chat_template"
 MAX_TEMPLATE: Final = 1024 * 1024
 _MAX_TEXT: Final = 4096
 _SHORT: Final = 200
-_U32_MAX: Final = 2**32 - 1
 _ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -53,13 +53,7 @@ class _Values:
         value = read_value(self._descriptor, entry) if entry else None
         if not isinstance(value, int) or isinstance(value, bool):
             return 0
-        if not 0 <= value <= _U32_MAX:
-            raise InputError(
-                f"the metadata entry {key[:80]!a} is out of range",
-                expected=f"0..{_U32_MAX}",
-                found=str(value),
-            )
-        return value
+        return bounded(key, value)
 
     def template(self) -> bytes | None:
         entry = self._entries.get(CHAT_TEMPLATE)
@@ -94,6 +88,7 @@ def facts_of(descriptor: int) -> ModelFacts:
         vocabulary=_vocabulary(values, architecture),
         experts=values.integer(f"{architecture}.expert_count"),
         experts_used=values.integer(f"{architecture}.expert_used_count"),
+        shape=shape_of(descriptor, header, architecture),
         parameters=sum(tensor.elements for tensor in header.tensors),
         tensors=len(header.tensors),
         weight_types=_weight_types(header.tensors),

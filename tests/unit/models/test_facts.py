@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from tallystick.canonical.hashing import domain_hash
 from tallystick.contracts.codec import decode, encode
-from tallystick.contracts.model import ModelFacts, WeightType
+from tallystick.contracts.model import ModelFacts, ModelShape, WeightType
 from tallystick.errors import IncomparableError, InputError
 from tallystick.models.facts import facts_of, tokenizer_digest
 from tallystick.models.gguf import read_header
@@ -28,6 +28,9 @@ from tests.support.gguf_bytes import (
 )
 
 
+NO_WIDTHS = ModelShape(**{field.name: 0 for field in fields(ModelShape)})
+
+
 def facts(built: GgufBytes) -> ModelFacts:
     with as_file(built.build()) as descriptor:
         return facts_of(descriptor)
@@ -40,7 +43,7 @@ def test_every_fact_of_a_small_file() -> None:
     found = facts(built)
     template = hashlib.sha256(b"{{ messages }}").hexdigest()
     assert found == ModelFacts(
-        schema="tallystick.model-facts/v1",
+        schema="tallystick.model-facts/v2",
         gguf_version=3,
         architecture="llama",
         name="Tiny",
@@ -50,6 +53,7 @@ def test_every_fact_of_a_small_file() -> None:
         vocabulary=4,
         experts=8,
         experts_used=2,
+        shape=NO_WIDTHS,
         parameters=128 + 32 + 3,
         tensors=3,
         weight_types=(WeightType("F32", 2, 140), WeightType("Q8_0", 1, 136)),

@@ -6,10 +6,12 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tallystick.contracts.codec import encode_bytes
+from tallystick.canonical.json import jcs
+from tallystick.contracts.codec import encode, encode_bytes
 from tallystick.contracts.model import Calibration, ExactCombination, ModelFacts, ModelPin
 from tallystick.contracts.runtime import EngineBuild, RowClass
 from tallystick.errors import IncomparableError, InputError, UnavailableError
@@ -19,6 +21,7 @@ from tallystick.models.registry import (
     find_pin,
     path_for_pin,
     pin_path,
+    pinned_digest,
     replace_document,
     require_loadable,
     save_pin,
@@ -27,7 +30,7 @@ from tallystick.models.registry import (
 A, B, C = (f"sha256:{letter * 64}" for letter in "abc")
 
 FACTS = ModelFacts(
-    schema="tallystick.model-facts/v1",
+    schema="tallystick.model-facts/v2",
     gguf_version=3,
     architecture="llama",
     name="",
@@ -37,6 +40,7 @@ FACTS = ModelFacts(
     vocabulary=1,
     experts=0,
     experts_used=0,
+    shape=None,
     parameters=2**40,
     tensors=1,
     weight_types=(),
@@ -47,7 +51,7 @@ FACTS = ModelFacts(
     needs_normalising=(),
 )
 PIN = ModelPin(
-    schema="tallystick.model-pin/v1",
+    schema="tallystick.model-pin/v2",
     producer="tallystick",
     name="tiny",
     path="tiny.gguf",
@@ -124,6 +128,43 @@ def test_a_damaged_pin_is_said_to_be_so(data: bytes, tmp_path: Path) -> None:
         find_pin("tiny", tmp_path)
     assert "add the model again" in (caught.value.hint or "")
     assert [(m.name, m.state, m.pin) for m in list_models(tmp_path)] == [("tiny", "damaged", None)]
+
+
+def earlier_pin() -> bytes:
+    """Return PIN as the first version of its schema had it: facts without a shape."""
+    document: Any = encode(PIN)
+    document["schema"] = "tallystick.model-pin/v1"
+    document["facts"]["schema"] = "tallystick.model-facts/v1"
+    del document["facts"]["shape"]
+    return jcs(document)
+
+
+def test_a_pin_of_the_earlier_version_is_said_to_be_so_and_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "models" / "tiny.json"
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes(earlier_pin())
+    with pytest.raises(InputError, match="earlier version") as caught:
+        find_pin("tiny", tmp_path)
+    assert caught.value.hint == (
+        f"make it anew: tallystick model add {path.parent / 'tiny.gguf'} --name tiny"
+    )
+    assert pinned_digest("tiny", tmp_path) == A
+    with pytest.raises(InputError, match="is taken"):
+        save_pin(replace(PIN, digest=B), tmp_path)
+    assert path.read_bytes() == earlier_pin()
+    assert save_pin(PIN, tmp_path) == PIN == find_pin("tiny", tmp_path)
+    assert pinned_digest("tiny", tmp_path) == A
+    assert pinned_digest("other", tmp_path) is None
+
+
+def test_an_earlier_schema_alone_makes_no_earlier_pin(tmp_path: Path) -> None:
+    path = tmp_path / "models" / "tiny.json"
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes(b'{"digest":1,"path":"x","schema":"tallystick.model-pin/v1"}')
+    with pytest.raises(InputError, match="is damaged"):
+        find_pin("tiny", tmp_path)
+    with pytest.raises(InputError, match="is damaged"):
+        save_pin(PIN, tmp_path)
 
 
 def test_a_pin_that_is_a_directory_is_an_input_error(tmp_path: Path) -> None:
