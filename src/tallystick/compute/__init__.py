@@ -1,0 +1,1 @@
+"""Canonical operations, compute-unit rules, architecture descriptions, semantic schedules."""
