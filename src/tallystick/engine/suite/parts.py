@@ -44,6 +44,8 @@ _LLAMA: Final = Shape(
     feed_forward=256,
     vocabulary=_VOCABULARY,
 )
+# For types without blocks of 256.
+_NARROW: Final = replace(_LLAMA, feed_forward=64)
 _EXPERTS: Final = replace(_LLAMA, architecture="qwen3moe", experts=4, experts_used=2)
 _HYBRID: Final = replace(
     _LLAMA,
@@ -126,8 +128,8 @@ def _plain(
     return _part(name, model, first_position, batches)
 
 
-def _hybrid(name: str, *kinds: str) -> SuitePart:
-    return _part(name, lambda label: hybrid(_HYBRID, _RECURRENT, _by_layer(*kinds), label))
+def _hybrid(name: str, shape: Shape, *kinds: str) -> SuitePart:
+    return _part(name, lambda label: hybrid(shape, _RECURRENT, _by_layer(*kinds), label))
 
 
 def _weight_types() -> tuple[SuitePart, ...]:
@@ -143,17 +145,17 @@ def _weight_types() -> tuple[SuitePart, ...]:
 
 
 def _architectures() -> tuple[SuitePart, ...]:
-    gemma = replace(_LLAMA, sliding_window=16)
+    gemma = replace(_NARROW, sliding_window=16)
     return (
-        _plain("qwen2", replace(_LLAMA, architecture="qwen2", layers=2), "Q8_0", "F16"),
+        _plain("qwen2", replace(_NARROW, architecture="qwen2", layers=2), "Q8_0", "F16"),
         _plain("qwen3", replace(_LLAMA, architecture="qwen3", layers=2), "Q4_K", "F16"),
         _plain("gemma2", replace(gemma, architecture="gemma2", layers=2), "F16"),
         # Every sixth layer attends to everything, the others to the window.
         _plain("gemma3", replace(gemma, architecture="gemma3", layers=6), "F16", "Q8_0"),
         _plain("qwen3moe", replace(_EXPERTS, layers=4), "F16", "Q8_0", "Q4_K", "Q6_K"),
         _plain("mixtral", replace(_EXPERTS, architecture="llama", layers=2), "MXFP4", "IQ4_XS"),
-        _hybrid("qwen35moe-q8", "Q8_0", "F16"),
-        _hybrid("qwen35moe-k", "Q4_K", "Q6_K"),
+        _hybrid("qwen35moe-q8", replace(_HYBRID, feed_forward=64), "Q8_0", "F16"),
+        _hybrid("qwen35moe-k", _HYBRID, "Q4_K", "Q6_K"),
     )
 
 
@@ -164,12 +166,12 @@ def _ranges() -> tuple[SuitePart, ...]:
         gguf_writer.u32("llama.rope.scaling.original_context_length", 1024),
     )
     return (
-        _plain("far-positions", _LLAMA, "F32", first_position=_FAR_POSITION),
-        _plain("far-positions-yarn", _LLAMA, "F32", entries=yarn, first_position=_FAR_POSITION),
-        _plain("loud", replace(_LLAMA, layers=2, norm_size=1), "F16", "F32"),
-        _plain("saturated", replace(_LLAMA, layers=2, norm_size=3), "F16", "F32"),
-        _plain("quiet", replace(_LLAMA, layers=2, norm_size=-6), "F16", "F32"),
-        _plain("long-cache", _LLAMA, "F16", batches=_LONG_BATCHES),
+        _plain("far-positions", _NARROW, "F32", first_position=_FAR_POSITION),
+        _plain("far-positions-yarn", _NARROW, "F32", entries=yarn, first_position=_FAR_POSITION),
+        _plain("loud", replace(_NARROW, layers=2, norm_size=1), "F16", "F32"),
+        _plain("saturated", replace(_NARROW, layers=2, norm_size=3), "F16", "F32"),
+        _plain("quiet", replace(_NARROW, layers=2, norm_size=-6), "F16", "F32"),
+        _plain("long-cache", _NARROW, "F16", batches=_LONG_BATCHES),
     )
 
 

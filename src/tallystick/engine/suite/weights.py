@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from types import MappingProxyType
 from typing import Final
@@ -177,6 +178,11 @@ FORMATS: Final = MappingProxyType(
 )
 
 
+@cache
+def _translation(table: _Table, exponent: int) -> bytes:
+    return table(exponent)
+
+
 def random_rows(label: str, kind: str, shape: tuple[int, ...], size: int) -> bytes:
     """Return the raw bytes of a tensor of random values with root mean square near 2**size.
 
@@ -190,7 +196,7 @@ def random_rows(label: str, kind: str, shape: tuple[int, ...], size: int) -> byt
     blocks = bytearray(hashlib.shake_256(label.encode()).digest(count * form.block_bytes))
     for offset, table in form.rules:
         place = slice(offset, None, form.block_bytes)
-        blocks[place] = blocks[place].translate(table(size - form.unit))
+        blocks[place] = blocks[place].translate(_translation(table, size - form.unit))
     return bytes(blocks)
 
 
