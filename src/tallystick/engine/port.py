@@ -7,7 +7,7 @@ about schedules, sampling or evidence: those are `execution/`. One adapter exist
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self
 
 
@@ -44,6 +44,78 @@ class LayerRows:
     data: memoryview
 
 
+@dataclass(frozen=True, slots=True)
+class GraphTensor:
+    """What a tensor of a graph is, without its data. ``shape`` is innermost first."""
+
+    name: str
+    op: str
+    type: str
+    shape: tuple[int, int, int, int]
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """One operation of a graph: the tensor that it makes, and those that it makes it from."""
+
+    tensor: GraphTensor
+    sources: tuple[GraphTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """A node that was evaluated, and what was read of its output, if anything was.
+
+    Of a matrix product: the first 64 elements at most, f32 little-endian. Of the chosen experts
+    (``ffn_moe_topk-N``): every id, i32 little-endian, row by row. The same ``node`` object comes
+    back in later evaluations as long as nothing about it changes.
+    """
+
+    node: GraphNode
+    data: bytes | None = field(repr=False)
+
+
+#: What a traced context reads of tensors: nothing at all, or products and chosen experts.
+TraceReads = Literal["nothing", "products"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataText:
+    """One entry of a model's metadata that is not an array, as the engine prints it."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """What the engine says of a loaded model. ``heads_kv`` is that of the first layer."""
+
+    description: str
+    tensor_bytes: int
+    parameters: int
+    context_train: int
+    embedding: int
+    layers: int
+    heads: int
+    heads_kv: int
+    vocabulary: int
+    rope_type: str
+    rope_frequency_scale: str
+    metadata: tuple[MetadataText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSummary:
+    """What the engine says of itself."""
+
+    version: str
+    commit: str
+    system_info: str
+    gpu_offload: bool
+
+
 class Context(Protocol):
     """A KV cache and the graphs over it."""
 
@@ -67,6 +139,17 @@ class ObservedContext(Context, Protocol):
         """Return, once, the layer outputs of the last `evaluate`, in evaluation order.
 
         The bytes are valid until the next `evaluate`.
+        """
+
+
+class TracedContext(Context, Protocol):
+    """A context whose graphs are recorded node by node while they are evaluated."""
+
+    def node_readings(self) -> Sequence[NodeReading]:
+        """Return, once, the nodes of the last `evaluate`, in evaluation order.
+
+        Nodes without elements are left out. Raises IncomparableError when the graph shows flash
+        attention or a KV cache that is not F16, RunFailedError when a reading was not possible.
         """
 
 
@@ -119,3 +202,16 @@ class Model(Protocol):
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc: object) -> None: ...
+
+
+class TraceableModel(Model, Protocol):
+    """A model whose graphs can be recorded, and which says what the engine knows of it."""
+
+    def open_traced(self, spec: ContextSpec, reads: TraceReads) -> TracedContext:
+        """Open a context whose graphs are recorded."""
+
+    def summary(self) -> ModelSummary:
+        """Return what the engine says of this model."""
+
+    def engine_summary(self) -> EngineSummary:
+        """Return what the engine says of itself."""

@@ -8,9 +8,19 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from tallystick.engine.libllama.graph_tap import GraphTap
 from tallystick.engine.libllama.library import Library
+from tallystick.engine.libllama.summary import summarise_engine, summarise_model
 from tallystick.engine.libllama.tap import CompiledTap, PythonTap
-from tallystick.engine.port import ContextSpec, LayerRows, Rows
+from tallystick.engine.port import (
+    ContextSpec,
+    EngineSummary,
+    LayerRows,
+    ModelSummary,
+    NodeReading,
+    Rows,
+    TraceReads,
+)
 from tallystick.errors import IncomparableError, InputError, RunFailedError
 
 _LLAMA_DECODE_NO_ROOM = 1
@@ -26,7 +36,7 @@ class LlamaContext:
         model: Any,
         vocabulary: int,
         spec: ContextSpec,
-        tap: AnyTap | None,
+        tap: AnyTap | GraphTap | None,
     ) -> None:
         self._library = library
         self._ffi, self._lib = library.ffi, library.lib
@@ -141,6 +151,21 @@ class ObservedLlamaContext(LlamaContext):
         return self._observer.take()
 
 
+class TracedLlamaContext(LlamaContext):
+    """A context whose graphs are recorded."""
+
+    def __init__(
+        self, library: Library, model: Any, vocabulary: int, spec: ContextSpec, reads: TraceReads
+    ) -> None:
+        self._trace = GraphTap(library, reads)
+        super().__init__(library, model, vocabulary, spec, self._trace)
+        # Opening a context may evaluate nothing of ours: forget what it left.
+        self._trace.take()
+
+    def node_readings(self) -> Sequence[NodeReading]:
+        return self._trace.take()
+
+
 class LlamaModel:
     """A model mapped from an open file, and the tap that observes its contexts."""
 
@@ -194,6 +219,15 @@ class LlamaModel:
 
     def open_observed(self, spec: ContextSpec) -> ObservedLlamaContext:
         return ObservedLlamaContext(self._library, self._handle, self.vocabulary, spec, self._tap)
+
+    def open_traced(self, spec: ContextSpec, reads: TraceReads) -> TracedLlamaContext:
+        return TracedLlamaContext(self._library, self._handle, self.vocabulary, spec, reads)
+
+    def summary(self) -> ModelSummary:
+        return summarise_model(self._library, self._handle)
+
+    def engine_summary(self) -> EngineSummary:
+        return summarise_engine(self._library)
 
     def close(self) -> None:
         if self._handle is not None:

@@ -149,4 +149,21 @@ int32_t llama_tokenize(const struct llama_vocab * vocab, const char * text, int3
 int32_t llama_token_to_piece(const struct llama_vocab * vocab, llama_token token, char * buf,
                              int32_t length, int32_t lstrip, bool special);
 const char * ggml_op_name(int32_t op);
+const char * ggml_type_name(int32_t type);
+size_t ggml_nbytes(const struct ggml_tensor * tensor);
+const char * ggml_version(void);
+const char * ggml_commit(void);
+bool llama_supports_gpu_offload(void);
+int32_t llama_model_desc(const struct llama_model * model, char * buf, size_t size);
+uint64_t llama_model_size(const struct llama_model * model);
+uint64_t llama_model_n_params(const struct llama_model * model);
+int32_t llama_model_n_head(const struct llama_model * model);
+int32_t llama_model_n_head_kv(const struct llama_model * model);
+int32_t llama_model_rope_type(const struct llama_model * model);
+float llama_model_rope_freq_scale_train(const struct llama_model * model);
+int32_t llama_model_meta_count(const struct llama_model * model);
+int32_t llama_model_meta_key_by_index(const struct llama_model * model, int32_t i, char * buf,
+                                      size_t size);
+int32_t llama_model_meta_val_str_by_index(const struct llama_model * model, int32_t i, char * buf,
+                                          size_t size);
 """

@@ -61,7 +61,7 @@ class CompiledTap:
 
     def take(self) -> Sequence[LayerRows]:
         tap = self._tap
-        _check_graph(tap.flash_nodes, tap.cache_nodes_not_f16, tap.bad_rows)
+        check_graph(tap.flash_nodes, tap.cache_nodes_not_f16, tap.bad_rows)
         data = (
             memoryview(self._ffi.buffer(tap.bytes, tap.n_bytes)) if tap.n_bytes else memoryview(b"")
         )
@@ -126,12 +126,13 @@ class PythonTap:
         self._records.append(LayerRows(layer, rows, memoryview(data)))
 
     def take(self) -> Sequence[LayerRows]:
-        _check_graph(self._flash_nodes, self._not_f16, self._bad_rows)
+        check_graph(self._flash_nodes, self._not_f16, self._bad_rows)
         records, self._records = self._records, []
         return records
 
 
-def _check_graph(flash_nodes: int, cache_nodes_not_f16: int, bad_rows: int) -> None:
+def check_graph(flash_nodes: int, cache_nodes_not_f16: int, bad_rows: int) -> None:
+    """Raise when a graph shows what the context was opened without, or unreadable rows."""
     if flash_nodes:
         raise IncomparableError(
             "the engine evaluated flash attention although it was turned off",
