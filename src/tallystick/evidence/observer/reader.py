@@ -1,0 +1,310 @@
+"""The strict reader of transcripts (docs/spec/observer.md#reading).
+
+It takes bytes in pieces of any size and gives records. Sizes and counts are held to their bounds
+before anything is kept or parsed, and after one error nothing more is accepted, ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Final
+
+from tallystick.canonical.json import JSONValue, parse_canonical
+from tallystick.contracts.codec import decode
+from tallystick.errors import EvidenceError
+from tallystick.evidence.observer.derive import categories_of, gemm_of, layer_of, route_layer
+from tallystick.evidence.observer.records import (
+    CONTEXT_TOKENS,
+    EXECUTION_POLICY,
+    KERNEL_TRACE,
+    MAX_EVENTS,
+    MAX_LINE,
+    MAX_TRANSCRIPT,
+    OBSERVATION_POLICY,
+    PRODUCT,
+    TRACE_VARIANT,
+    AnyEvent,
+    Event,
+    GemmEvent,
+    Header,
+    Record,
+    Result,
+    Route,
+    SketchEvent,
+)
+from tallystick.evidence.observer.sketch import SKETCH_ELEMENTS
+from tallystick.evidence.observer.states import AwaitingPrefill, State, advance, position, steps
+
+_MAX_DEPTH: Final = 8
+_WHERE: Final = "transcript"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds of a transcript; a reader may be given narrower ones."""
+
+    events: int = MAX_EVENTS
+    line: int = MAX_LINE
+    total: int = MAX_TRANSCRIPT
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What a whole transcript was: its first and last record, and counts."""
+
+    header: Header
+    result: Result = field(repr=False)
+    events: int
+    gemms: int
+    routes: int
+    prefill_steps: int
+    decode_steps: int
+
+
+class TranscriptReader:
+    """Reads one transcript. Every method raises EvidenceError, and from then on always."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._line = bytearray()
+        self._size = 0
+        self._poisoned = False
+        self._header: Header | None = None
+        self._result: Result | None = None
+        self._state: State = AwaitingPrefill()
+        self._events = self._gemms = self._routes = 0
+        self._owed: AnyEvent | None = None  # an event whose route has to come next
+
+    def feed(self, data: bytes) -> tuple[Record, ...]:
+        """Take the next bytes and return the records whose lines they complete."""
+        self._require_sound()
+        try:
+            return tuple(self._feed(data))
+        except BaseException:
+            self._poison()
+            raise
+
+    def finish(self) -> Transcript:
+        """Say that there are no more bytes, and return what the transcript was."""
+        self._require_sound()
+        if self._line or self._header is None or self._result is None:
+            self._poison()
+            raise EvidenceError("the transcript is cut short", expected="a last line, the result")
+        prefill, decoded = steps(self._state)
+        return Transcript(
+            self._header,
+            self._result,
+            self._events,
+            self._gemms,
+            self._routes,
+            prefill,
+            decoded,
+        )
+
+    def _require_sound(self) -> None:
+        if self._poisoned:
+            raise EvidenceError("the transcript was refused before: nothing more is read of it")
+
+    def _poison(self) -> None:
+        self._poisoned = True
+        self._line.clear()
+        self._header = self._result = self._owed = None
+
+    def _feed(self, data: bytes) -> Iterator[Record]:
+        self._size += len(data)
+        if self._size > self._limits.total:
+            raise _too_large("transcript", self._limits.total)
+        start = 0
+        while start < len(data):
+            end = data.find(b"\n", start)
+            stop = len(data) if end < 0 else end
+            if len(self._line) + stop - start + 1 > self._limits.line:
+                raise _too_large("transcript's line", self._limits.line)
+            self._line += data[start:stop]
+            if end < 0:
+                return
+            line = bytes(self._line)
+            self._line.clear()
+            start = end + 1
+            yield self._record(line)
+
+    def _record(self, line: bytes) -> Record:
+        if self._result is not None:
+            raise EvidenceError("the transcript goes on behind its result")
+        value = parse_canonical(line, max_bytes=self._limits.line, max_depth=_MAX_DEPTH)
+        kind = _kind(value)
+        if (kind is Header) != (self._header is None):
+            raise EvidenceError("a transcript has one header, and it comes first")
+        if self._owed is not None and kind is not Route:
+            raise EvidenceError("an event of chosen experts is not followed by its route")
+        record = decode(kind, value, where=_WHERE)
+        if isinstance(record, Header):
+            _check_header(record)
+            self._header = record
+        elif isinstance(record, Route):
+            self._take_route(record)
+        elif isinstance(record, Result):
+            self._take_result(record)
+        else:
+            self._take_event(record)
+        return record
+
+    def _take_event(self, event: AnyEvent) -> None:
+        observer = self._observer()
+        if observer == "off":
+            raise EvidenceError("a transcript of an unobserved run has an event")
+        if self._events == self._limits.events:
+            raise EvidenceError(
+                "the transcript has too many events", expected=f"at most {self._limits.events}"
+            )
+        if event.event_seq != self._events + 1:
+            raise EvidenceError(
+                "an event's number is out of order",
+                expected=str(self._events + 1),
+                found=str(event.event_seq),
+            )
+        self._state = advance(self._state, event.phase, event.phase_step)
+        _check_event(event, observer)
+        self._events += 1
+        self._gemms += event.tensor.op == PRODUCT
+        if observer == "sketch" and route_layer(event.tensor.name) is not None:
+            self._owed = event
+
+    def _take_route(self, route: Route) -> None:
+        event, self._owed = self._owed, None
+        if event is None:
+            raise EvidenceError("a route does not follow an event of chosen experts")
+        expected = (
+            self._routes + 1,
+            event.event_seq,
+            event.phase,
+            event.phase_step,
+            position(self._state),
+            event.layer,
+            event.sources[0].shape[0] if event.sources else 0,
+            event.tensor.shape[0],
+        )
+        found = (
+            route.route_seq,
+            route.event_seq,
+            route.phase,
+            route.phase_step,
+            route.position,
+            route.layer,
+            route.expert_count,
+            len(route.expert_ids),
+        )
+        if expected != found:
+            raise EvidenceError("a route does not fit the event before it")
+        if len({*route.expert_ids}) != len(route.expert_ids):
+            raise EvidenceError("a route names an expert twice")
+        if max(route.expert_ids) >= route.expert_count:
+            raise EvidenceError("a route names an expert that does not exist")
+        self._routes += 1
+
+    def _take_result(self, result: Result) -> None:
+        assert self._header is not None
+        prompt, generated = len(result.prompt_token_ids), len(result.generated_token_ids)
+        if not prompt or not generated or prompt + generated > CONTEXT_TOKENS:
+            raise EvidenceError(
+                "the result has an impossible number of tokens",
+                expected=f"1 or more of each, {CONTEXT_TOKENS} in all",
+                found=f"{prompt} and {generated}",
+            )
+        vocabulary = self._header.model.n_vocab
+        if max(*result.prompt_token_ids, *result.generated_token_ids) >= vocabulary:
+            raise EvidenceError("the result has an id beyond the vocabulary")
+        if result.output_bytes and len(result.output_bytes) != result.output_n_bytes:
+            raise EvidenceError("the result has another number of output bytes than it says")
+        if result.event_count != self._events:
+            raise EvidenceError(
+                "the result counts other events than there are",
+                expected=str(self._events),
+                found=str(result.event_count),
+            )
+        # The first token is sampled from the prompt's logits, and the last is not evaluated.
+        if self._observer() != "off" and steps(self._state) != (prompt, generated - 1):
+            raise EvidenceError(
+                "the result has other tokens than were evaluated",
+                expected="as many prompt tokens as prefill steps, one more generated than decoded",
+            )
+        self._result = result
+
+    def _observer(self) -> str:
+        assert self._header is not None
+        return self._header.observer
+
+
+def read_transcript(pieces: Iterable[bytes], limits: Limits | None = None) -> Transcript:
+    """Return what the transcript in ``pieces`` is, keeping only its first and last record.
+
+    Raises EvidenceError when it is not one.
+    """
+    reader = TranscriptReader(limits)
+    for piece in pieces:
+        reader.feed(piece)
+    return reader.finish()
+
+
+def _kind(value: JSONValue) -> type[Record]:
+    """Return the type of the record ``value``; which keys it has to have follows from two."""
+    if not isinstance(value, dict):
+        raise EvidenceError("a line of the transcript is not an object")
+    record = value.get("record")
+    if record == "header":
+        return Header
+    if record == "route":
+        return Route
+    if record == "result":
+        return Result
+    if record == "event":
+        if value.get("stage") == "post_compute_sketch":
+            return SketchEvent
+        return GemmEvent if "gemm" in value else Event
+    raise EvidenceError("a line of the transcript is of no known kind")
+
+
+def _check_header(header: Header) -> None:
+    for name, expected, found in (
+        ("execution_policy", EXECUTION_POLICY, header.execution_policy),
+        ("observation_policy", OBSERVATION_POLICY, header.observation_policy),
+        ("trace_variant", TRACE_VARIANT[header.observer], header.trace_variant),
+        ("cuda_kernel_trace", False, header.cuda_kernel_trace),
+    ):
+        if expected != found:
+            raise EvidenceError(f"the header's {name} is not the one that is accepted")
+
+
+def _check_event(event: AnyEvent, observer: str) -> None:
+    tensor = event.tensor
+    if len(tensor.shape) != 4 or any(len(source.shape) != 4 for source in event.sources):
+        raise EvidenceError("a shape does not have four extents")
+    product = tensor.op == PRODUCT
+    kind = Event if not product else SketchEvent if observer == "sketch" else GemmEvent
+    if not isinstance(event, kind):
+        raise EvidenceError(
+            "an event has not the parts that its operation has in this mode",
+            expected="gemm for matrix products; sketch, tile and kernel_trace in mode sketch only",
+        )
+    if event.layer != layer_of(tensor.name) or event.categories != categories_of(tensor):
+        raise EvidenceError("an event's layer or categories do not follow from its tensor")
+    if isinstance(event, GemmEvent | SketchEvent) and event.gemm != gemm_of(tensor, event.sources):
+        raise EvidenceError("an event's gemm does not follow from its shapes")
+    if isinstance(event, SketchEvent):
+        _check_sketch(event)
+
+
+def _check_sketch(event: SketchEvent) -> None:
+    count = min(SKETCH_ELEMENTS, prod(event.tensor.shape))
+    if event.sketch.elements != count or event.tile.elements != count:
+        raise EvidenceError("a sketch covers another number of elements than it should")
+    if event.sketch.hex[count:].strip("0"):
+        raise EvidenceError("a sketch has digits for elements that do not exist")
+    if event.kernel_trace != KERNEL_TRACE:
+        raise EvidenceError("a kernel trace is claimed, and there is none")
+
+
+def _too_large(what: str, bound: int) -> EvidenceError:
+    return EvidenceError(f"the {what} is too large", expected=f"at most {bound} bytes")

@@ -1,0 +1,64 @@
+"""``sign_bucket_256_v1``: 256 bits about the first elements of a matrix product.
+
+Everything is decided on the bits of the float32 values, so any language gives the same sketch
+(docs/spec/observer.md#sketch).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from tallystick.errors import EvidenceError, RunFailedError
+
+SKETCH_ELEMENTS: Final = 64
+# 2^-8, 2^-4, 2^-2, 1, 4 and 16 as biased float32 exponents. All are powers of two, so a bucket is
+# a range of exponents; only zero has to be told from the subnormals.
+_BOUNDS: Final = (119, 123, 125, 127, 129, 131)
+_EXPONENT: Final = 0x7F800000
+
+
+def _nibble(top: int) -> int:
+    """Return the nibble of the floats whose upper 9 bits (sign and exponent) are ``top``."""
+    exponent = top & 0xFF
+    return (top >> 8) << 3 | 1 + sum(exponent >= bound for bound in _BOUNDS)
+
+
+_DIGITS: Final = "".join(f"{_nibble(top):x}" for top in range(512))
+
+
+def sketch(data: bytes) -> str:
+    """Return the 64 hex digits for 1 to 64 float32 values (little-endian), one digit a value.
+
+    Missing values are 0. Raises RunFailedError for a value that is not finite.
+    """
+    count = len(data) // 4
+    if len(data) % 4 or not 1 <= count <= SKETCH_ELEMENTS:
+        raise ValueError("a sketch is made of 1 to 64 float32 values")
+    return "".join(_digits(struct.unpack(f"<{count}I", data))).ljust(SKETCH_ELEMENTS, "0")
+
+
+def _digits(values: tuple[int, ...]) -> Iterator[str]:
+    for bits in values:
+        exponent = bits & _EXPONENT
+        if exponent == _EXPONENT:
+            raise RunFailedError(
+                "a matrix product gave a value that is not finite",
+                hint="the weights are damaged or not a language model's",
+            )
+        if exponent or bits & 0x7FFFFFFF:
+            yield _DIGITS[bits >> 23]
+        else:
+            yield "8" if bits else "0"
+
+
+def lanes(text: str) -> tuple[int, int, int, int]:
+    """Return the sketch ``text`` (64 hex digits) as four big-endian signed 64-bit integers.
+
+    Raises EvidenceError for another text.
+    """
+    if len(text) != SKETCH_ELEMENTS or not set(text) <= set("0123456789abcdef"):
+        raise EvidenceError("not a sketch", expected="64 lower-case hex digits")
+    a, b, c, d = struct.unpack(">4q", bytes.fromhex(text))
+    return a, b, c, d
