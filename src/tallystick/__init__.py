@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from tallystick.attest.trust import TrustPolicy
     from tallystick.audit.diff import ReceiptDiff, diff_receipts
     from tallystick.audit.replay import ReplayReport, replay
+    from tallystick.compute.pricing import PricedModel, price_profile
     from tallystick.errors import TallystickError
+    from tallystick.evidence.observer.reader import Transcript, read_transcript
     from tallystick.execution.calibrate_model import calibrate_model
+    from tallystick.execution.observe import ObservedRun, ObserveOptions, observe
     from tallystick.models.add import add as add_model
     from tallystick.models.add import add_normalised as add_normalised_model
     from tallystick.models.check import ModelDescription
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from tallystick.models.listing import ListedModel, list_models
     from tallystick.models.pull import PullOptions
     from tallystick.models.pull import pull as pull_model
+    from tallystick.models.units import price_model
     from tallystick.receipts.files import VerificationRun, load_trust, verify_paths
     from tallystick.receipts.inspect import ReceiptSummary, inspect_receipt
     from tallystick.receipts.report import VerificationReport
@@ -37,6 +41,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ListedModel",
     "ModelDescription",
+    "ObserveOptions",
+    "ObservedRun",
+    "PricedModel",
     "PublicKey",
     "PullOptions",
     "ReceiptDiff",
@@ -47,6 +54,7 @@ __all__ = [
     "SignerChoice",
     "SigningKey",
     "TallystickError",
+    "Transcript",
     "TrustPolicy",
     "VerificationReport",
     "VerificationRun",
@@ -59,10 +67,14 @@ __all__ = [
     "inspect_receipt",
     "list_models",
     "load_trust",
+    "observe",
+    "price_model",
+    "price_profile",
     "pull_model",
     "read_key",
     "read_public_key",
     "read_receipt",
+    "read_transcript",
     "replay",
     "run",
     "verify_paths",
@@ -74,6 +86,9 @@ __all__ = [
 _HOMES: Final = {
     "ListedModel": "tallystick.models.listing",
     "ModelDescription": "tallystick.models.check",
+    "ObserveOptions": "tallystick.execution.observe",
+    "ObservedRun": "tallystick.execution.observe",
+    "PricedModel": "tallystick.compute.pricing",
     "PublicKey": "tallystick.attest.keys",
     "PullOptions": "tallystick.models.pull",
     "ReceiptDiff": "tallystick.audit.diff",
@@ -84,6 +99,7 @@ _HOMES: Final = {
     "SignerChoice": "tallystick.worker.run",
     "SigningKey": "tallystick.attest.keys",
     "TallystickError": "tallystick.errors",
+    "Transcript": "tallystick.evidence.observer.reader",
     "TrustPolicy": "tallystick.attest.trust",
     "VerificationReport": "tallystick.receipts.report",
     "VerificationRun": "tallystick.receipts.files",
@@ -96,10 +112,14 @@ _HOMES: Final = {
     "inspect_receipt": "tallystick.receipts.inspect",
     "list_models": "tallystick.models.listing",
     "load_trust": "tallystick.receipts.files",
+    "observe": "tallystick.execution.observe",
+    "price_model": "tallystick.models.units",
+    "price_profile": "tallystick.compute.pricing",
     "pull_model": "tallystick.models.pull:pull",
     "read_key": "tallystick.attest.keyfiles",
     "read_public_key": "tallystick.attest.keyfiles",
     "read_receipt": "tallystick.store.sets",
+    "read_transcript": "tallystick.evidence.observer.reader",
     "replay": "tallystick.audit.replay",
     "run": "tallystick.worker.run",
     "verify_paths": "tallystick.receipts.files",

@@ -88,7 +88,9 @@ def test_help_loads_nothing_heavy() -> None:
     assert len(loaded - modules_after("import click")) <= HELP_MODULES_BEYOND_CLICK
 
 
-@pytest.mark.parametrize("verb", ["run", "verify", "replay", "inspect", "diff", "model", "keys"])
+@pytest.mark.parametrize(
+    "verb", ["run", "verify", "replay", "inspect", "observe", "diff", "model", "units", "keys"]
+)
 def test_help_of_a_verb_loads_no_engine(verb: str) -> None:
     loaded = modules_after(
         f"from tallystick.cli.main import main\nassert main([{verb!r}, '--help']) == 0"

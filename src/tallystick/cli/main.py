@@ -55,8 +55,10 @@ VERBS: Final = (
     Verb("verify", "tallystick.cli.verify", "Check receipts offline, without the model."),
     Verb("replay", "tallystick.cli.replay", "Execute a receipt again and compare every bit."),
     Verb("inspect", "tallystick.cli.inspect", "Show what a receipt says, without judging it."),
+    Verb("observe", "tallystick.cli.observe", "Stream the operations of a run as JSON lines."),
     Verb("diff", "tallystick.cli.diff", "Compare two receipts field by field."),
     Verb("model", "tallystick.cli.model", "Pull, add, list, check and calibrate models."),
+    Verb("units", "tallystick.cli.units", "Price token counts of a model in compute units."),
     Verb("keys", "tallystick.cli.keys", "Make signing keys and show public keys."),
     Verb("demo", "tallystick.cli.demo", "Run, verify and replay a small model from end to end."),
 )

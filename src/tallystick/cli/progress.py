@@ -23,6 +23,7 @@ _NAMES: Final = {
     "fingerprint": "measuring this machine's numeric fingerprint (once per boot)",
     "self-check": "checking the run before signing",
     "replay": "replaying",
+    "observing": "observing",
 }
 
 

@@ -28,6 +28,7 @@ from tallystick.execution.jobs import (
     EngineSetup,
     FingerprintJob,
     GenerateJob,
+    ObserveJob,
     ReplayJob,
 )
 from tallystick.execution.prompt import Prompt, context_of, prepare_prompt
@@ -75,6 +76,10 @@ class Reporter:
     def token(self, index: int, text: bytes) -> None:
         """Report a token and its bytes."""
         self.event(EventKind.TOKEN_EMITTED, index)
+        self.text(index, text)
+
+    def text(self, index: int, text: bytes) -> None:
+        """Send piece ``index`` of what the supervisor streams on."""
         self._channel.send("text", {"index": index, "bytes": base64.b64encode(text).decode()})
 
 
@@ -298,6 +303,10 @@ def _handle(request: Any, channel: Channel) -> None:
         from tallystick.execution.fingerprint_child import run_fingerprint
 
         channel.send("result", run_fingerprint(job, reporter))
+    elif isinstance(job, ObserveJob):
+        from tallystick.execution.observe_child import run_observe
+
+        channel.send("result", run_observe(job, reporter))
     else:
         raise RunFailedError("unknown job")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from tallystick.contracts.request import InferenceRun
@@ -16,6 +16,7 @@ from tallystick.contracts.types import (
     OneOf,
     TokenId,
 )
+from tallystick.evidence.observer.records import OBSERVERS
 
 Descriptor = Annotated[int, IntRange(0, 2**16)]
 
@@ -69,10 +70,27 @@ class FingerprintJob:
     knobs: Annotated[tuple[Knob, ...], MaxLength(4)]
 
 
-Job = GenerateJob | ReplayJob | CalibrateJob | FingerprintJob
+@dataclass(frozen=True, slots=True)
+class ObserveJob:
+    """Generate under `sequential` and write a transcript; ``file_name`` is what it calls the file.
+
+    ``prompt`` is private.
+    """
+
+    setup: EngineSetup
+    model_fd: Descriptor
+    file_name: Annotated[str, MaxLength(1024)]
+    prompt: LongText = field(repr=False)
+    max_tokens: Count
+    observer: Annotated[str, OneOf(OBSERVERS)]
+    output_bytes: Annotated[str, OneOf(("omit", "emit"))]
+
+
+Job = GenerateJob | ReplayJob | CalibrateJob | FingerprintJob | ObserveJob
 JOBS: dict[str, type[Job]] = {
     "generate": GenerateJob,
     "replay": ReplayJob,
     "calibrate": CalibrateJob,
     "fingerprint": FingerprintJob,
+    "observe": ObserveJob,
 }

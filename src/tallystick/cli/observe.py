@@ -1,0 +1,80 @@
+"""``tallystick observe``: stream what a run's graphs compute (docs/spec/observer.md)."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tallystick.cli.extras import require_engine
+from tallystick.cli.options import json_option, model_option
+from tallystick.cli.progress import WorkProgress
+from tallystick.errors import UsageError
+
+
+@click.command(name="observe")
+@model_option
+@click.option(
+    "--policy",
+    type=click.Choice(["sequential", "row-class"]),
+    default="sequential",
+    show_default=True,
+    help="How rows are scheduled; only sequential can be observed step by step.",
+)
+@click.option(
+    "--observer",
+    type=click.Choice(["off", "graph", "sketch"]),
+    default="sketch",
+    show_default=True,
+    help="graph: operations and shapes; sketch: also 256 bits of each product, and the experts.",
+)
+@click.option("--prompt-stdin", is_flag=True, help="Read the prompt from standard input; required.")
+@click.option(
+    "-n",
+    "--n-predict",
+    type=int,
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Most tokens to generate, 1 to 1024.",
+)
+@click.option("--emit-output-bytes", is_flag=True, help="Put the answer's bytes into the result.")
+@json_option
+def command(
+    model: str,
+    policy: str,
+    observer: str,
+    prompt_stdin: bool,
+    n_predict: int,
+    emit_output_bytes: bool,
+    as_json: bool,
+) -> None:
+    """Run MODEL one token at a time and write what its graphs compute, as JSON lines.
+
+    The lines are private output: the last one holds the prompt's and the answer's token ids.
+    The result is JSON in any case; --json makes errors JSON too. A transcript without its last
+    line, the result, is of a run that failed.
+
+    Exit status: 0 the transcript is complete, 2 a flag is out of range or the transcript would be
+    too large, 3 this model cannot be run here, 4 bad prompt or model, 7 the run failed.
+    """
+    require_engine()
+    from tallystick.execution.observe import ObserveOptions, observe
+    from tallystick.worker.request import MAX_PROMPT_BYTES, decode_prompt
+
+    if not prompt_stdin:
+        raise UsageError("an observed run takes its prompt from a pipe", expected="--prompt-stdin")
+    options = ObserveOptions(
+        prompt=decode_prompt(sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)),
+        observer=observer,
+        policy=policy,
+        max_tokens=n_predict,
+        output_bytes="emit" if emit_output_bytes else "omit",
+    )
+    with WorkProgress() as progress:
+        observe(model, options, on_line=_write, on_progress=progress.update)
+
+
+def _write(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()

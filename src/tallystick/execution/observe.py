@@ -1,0 +1,137 @@
+"""`observe`: run a model under `sequential` and stream the transcript of its graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tallystick.contracts.runtime import SEQUENTIAL
+from tallystick.errors import InputError, RunFailedError, UsageError
+from tallystick.evidence.observer.records import MAX_GENERATED, MAX_TRANSCRIPT, OBSERVERS
+from tallystick.execution.jobs import ObserveJob
+from tallystick.execution.launch import OnProgress, find_engine, no_progress, run_job
+from tallystick.models.registry import open_model, resolve
+from tallystick.store.home import home as default_home
+
+DEFAULT_TOKENS: Final = 2
+_MAX_PROMPT_BYTES: Final = 1024 * 1024
+
+OnLine = Callable[[bytes], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveOptions:
+    """What a user may choose about one observed run; ``prompt`` is private.
+
+    ``observer`` is "off", "graph" or "sketch"; ``output_bytes`` says whether the result's record
+    carries the answer's bytes.
+    """
+
+    prompt: str = field(repr=False)
+    observer: str = "sketch"
+    policy: str = SEQUENTIAL
+    max_tokens: int = DEFAULT_TOKENS
+    output_bytes: Literal["omit", "emit"] = "omit"
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRun:
+    """Counts of an observed run; everything else is in its transcript."""
+
+    events: int
+    routes: int
+    prompt_tokens: int
+    generated_tokens: int
+
+
+def observe(
+    model: str,
+    options: ObserveOptions,
+    *,
+    on_line: OnLine,
+    home: Path | None = None,
+    on_progress: OnProgress = no_progress,
+) -> ObservedRun:
+    """Run ``model`` (a name or a path) and give every line of its transcript to ``on_line``.
+
+    The lines (docs/spec/observer.md) are private: prompt and answer are in the last one. A run
+    that fails on the way leaves a transcript without that last line, which no reader accepts.
+    Raises UsageError, InputError, IncomparableError or RunFailedError.
+    """
+    _check(options)
+    where = home or default_home()
+    engine = find_engine(where)
+    chosen = resolve(model, where, on_progress)
+    lines = _Lines(on_line)
+    with open_model(chosen) as opened:
+        job = ObserveJob(
+            setup=engine.setup(1),
+            model_fd=opened.fd,
+            file_name=chosen.path.name,
+            prompt=options.prompt,
+            max_tokens=options.max_tokens,
+            observer=options.observer,
+            output_bytes=options.output_bytes,
+        )
+        outcome = run_job(job, (), on_progress=on_progress, on_text=lines.take, model_fd=opened.fd)
+        opened.unchanged()
+    return _observed_run(outcome.body)
+
+
+class _Lines:
+    """Cuts the child's pieces into lines. It may send no more than a reader would accept."""
+
+    def __init__(self, on_line: OnLine) -> None:
+        self._on_line = on_line
+        self._size = 0
+
+    def take(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if not piece.endswith(b"\n") or self._size > MAX_TRANSCRIPT:
+            raise RunFailedError("the child sent a malformed transcript")
+        for line in piece.splitlines(keepends=True):
+            self._on_line(line)
+
+
+def _check(options: ObserveOptions) -> None:
+    if options.policy != SEQUENTIAL:
+        raise UsageError(
+            "only sequential runs are observed step by step",
+            expected=f"--policy {SEQUENTIAL}",
+            found=options.policy[:40],
+            hint="under another policy the shapes of products depend on how rows share a batch",
+        )
+    if options.observer not in OBSERVERS:
+        raise UsageError(
+            "unknown observer", expected=" or ".join(OBSERVERS), found=options.observer[:40]
+        )
+    if not 1 <= options.max_tokens <= MAX_GENERATED:
+        raise UsageError(
+            "the number of tokens to generate is out of range",
+            expected=f"1 to {MAX_GENERATED}",
+            found=str(options.max_tokens),
+        )
+    try:
+        size = len(options.prompt.encode())
+    except UnicodeEncodeError:
+        raise InputError("the prompt is not valid Unicode", expected="UTF-8 text") from None
+    if not 1 <= size <= _MAX_PROMPT_BYTES or "\x00" in options.prompt:
+        raise InputError(
+            "the prompt cannot be used",
+            expected=f"1 to {_MAX_PROMPT_BYTES} bytes of text without NUL",
+            found=f"{size} bytes",
+        )
+
+
+def _observed_run(body: dict[str, Any]) -> ObservedRun:
+    def count(name: str) -> int:
+        value = body.get(name)
+        if type(value) is not int or not 0 <= value < 2**32:
+            raise RunFailedError("the child sent a malformed result", found=name)
+        return value
+
+    return ObservedRun(
+        count("events"), count("routes"), count("prompt_tokens"), count("generated_tokens")
+    )

@@ -1,0 +1,292 @@
+"""Observe a run under `sequential` in this (child) process (docs/spec/observer.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tallystick.canonical.json import JSONValue
+from tallystick.contracts.request import PRODUCER
+from tallystick.contracts.runtime import SEQUENTIAL, RowClass
+from tallystick.engine.port import (
+    Context,
+    EngineSummary,
+    GraphNode,
+    GraphTensor,
+    ModelSummary,
+    NodeReading,
+    Rows,
+    TraceableModel,
+    TracedContext,
+    TraceReads,
+)
+from tallystick.errors import InputError, UsageError
+from tallystick.evidence.observer.records import (
+    CONTEXT_TOKENS,
+    EXECUTION_POLICY,
+    MAX_EVENTS,
+    MAX_TRANSCRIPT,
+    OBSERVATION_POLICY,
+    SCHEMA,
+    SCHEMA_VERSION,
+    TRACE_VARIANT,
+    Header,
+    MetadataEntry,
+    ModelRecord,
+    Result,
+    RuntimeRecord,
+    SourceRecord,
+    TensorRecord,
+)
+from tallystick.evidence.observer.writer import EventTemplate, Step, TranscriptWriter, template
+from tallystick.execution import sampling
+from tallystick.execution.jobs import ObserveJob
+from tallystick.execution.session import Plan
+
+if TYPE_CHECKING:
+    from tallystick.execution.child import Reporter
+
+_READS: Final[dict[str, TraceReads]] = {"graph": "nothing", "sketch": "products"}
+_SPEC: Final = Plan(SEQUENTIAL, RowClass(1, 1), CONTEXT_TOKENS, 1).context_spec()
+_PIECE: Final = 1 << 20
+# Lines of later steps have longer numbers than those of the first, and the result has to fit too.
+_LINE_GROWTH: Final = 24
+_RESULT_ROOM: Final = 64 * 1024
+_ID_ROOM: Final = 12
+_OUTPUT_ROOM: Final = 4 * 256
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What one step adds to a transcript at most."""
+
+    events: int
+    size: int
+
+
+class Renderer:
+    """Turns readings into lines; what it made of a node is used again for the same node."""
+
+    def __init__(self, observer: str, writer: TranscriptWriter) -> None:
+        self._observer = observer
+        self._writer = writer
+        # By identity: the tap hands out the same object for the same node, and here it stays.
+        self._kept: dict[int, tuple[GraphNode, EventTemplate]] = {}
+
+    def lines(self, readings: Sequence[NodeReading], step: Step) -> Iterator[bytes]:
+        """Yield the lines of one step."""
+        kept, event = self._kept, self._writer.event
+        for reading in readings:
+            node = reading.node
+            found = kept.get(id(node))
+            if found is None:
+                found = kept[id(node)] = (node, self._template(node))
+            yield event(found[1], step, reading.data)
+
+    def _template(self, node: GraphNode) -> EventTemplate:
+        sources = [SourceRecord(source.name, source.type, source.shape) for source in node.sources]
+        return template(self._observer, _tensor(node.tensor), sources)
+
+
+def _tensor(tensor: GraphTensor) -> TensorRecord:
+    return TensorRecord(tensor.name, tensor.op, tensor.type, tensor.shape, tensor.n_bytes)
+
+
+def run_observe(job: ObserveJob, reporter: Reporter) -> dict[str, JSONValue]:
+    """Send the transcript of one run in pieces of whole lines; return its counts.
+
+    Raises InputError for a prompt that is empty or too long for the context, UsageError when the
+    transcript would pass its bounds (then nothing was sent).
+    """
+    from tallystick.execution.child import Engine
+
+    model = Engine(job.setup, job.model_fd, reporter).model
+    prompt = _prompt(model, job)
+    writer = TranscriptWriter()
+    header = writer.header(_header(job, model.summary(), model.engine_summary()))
+    cost = _dry_step(model, job.observer, prompt[0])
+    if job.observer != "off":
+        _require_room(job, len(prompt), len(header), cost)
+    reporter.text(0, header)
+    generated = _generate(job, model, prompt, writer, reporter)
+    reporter.text(0, writer.result(_result(job, model, prompt, generated, writer.events)))
+    return {
+        "events": writer.events,
+        "routes": writer.routes,
+        "prompt_tokens": len(prompt),
+        "generated_tokens": len(generated),
+    }
+
+
+def _prompt(model: TraceableModel, job: ObserveJob) -> tuple[int, ...]:
+    prompt = model.tokenize(job.prompt.encode(), add_special=True, parse_special=True)
+    if not prompt:
+        raise InputError("the prompt has no tokens", hint="give a prompt that is not empty")
+    if len(prompt) + job.max_tokens > CONTEXT_TOKENS:
+        raise InputError(
+            "prompt and generated tokens do not fit the context",
+            expected=f"at most {CONTEXT_TOKENS} tokens in all",
+            found=f"{len(prompt)} prompt tokens + {job.max_tokens} to generate",
+            hint="shorten the prompt or lower --n-predict",
+        )
+    return prompt
+
+
+def _dry_step(model: TraceableModel, observer: str, token: int) -> StepCost:
+    """Evaluate one token in a context of its own: what a step costs, and that the graph is fine.
+
+    Flash attention and the type of the cache show in a graph only, so `off` needs this as well.
+    """
+    context = model.open_traced(_SPEC, _READS.get(observer, "nothing"))
+    try:
+        context.evaluate(_rows(token, 0))
+        readings = context.node_readings()
+    finally:
+        context.close()
+    writer = TranscriptWriter()
+    for _ in Renderer(observer, writer).lines(readings, Step("prefill", 0, 0)):
+        pass
+    records = writer.events + writer.routes
+    return StepCost(writer.events, writer.size + _LINE_GROWTH * records)
+
+
+def _require_room(job: ObserveJob, prompt: int, header: int, cost: StepCost) -> None:
+    """Raise UsageError when the whole transcript could pass a bound."""
+
+    def fits(generated: int) -> bool:
+        steps = prompt + generated - 1
+        room = _RESULT_ROOM + _ID_ROOM * (prompt + generated)
+        if job.output_bytes == "emit":
+            room += _OUTPUT_ROOM * generated
+        return (
+            steps * cost.events <= MAX_EVENTS
+            and header + steps * cost.size + room <= MAX_TRANSCRIPT
+        )
+
+    if fits(job.max_tokens):
+        return
+    largest = next((n for n in range(job.max_tokens, 0, -1) if fits(n)), 0)
+    raise UsageError(
+        "the transcript of this run would be larger than its readers accept",
+        expected=f"at most {MAX_EVENTS} events and {MAX_TRANSCRIPT} bytes",
+        found=f"{prompt + job.max_tokens - 1} steps of {cost.events} events",
+        hint=f"--n-predict {largest} is the largest that fits this prompt"
+        if largest
+        else "a shorter prompt, or --observer off: nothing can be generated after this one",
+    )
+
+
+def _rows(token: int, position: int) -> Rows:
+    return Rows(tokens=(token,), positions=(position,), sequences=(0,), outputs=(True,))
+
+
+def _generate(
+    job: ObserveJob,
+    model: TraceableModel,
+    prompt: Sequence[int],
+    writer: TranscriptWriter,
+    reporter: Reporter,
+) -> tuple[int, ...]:
+    """Evaluate token by token, greedily, and send each step's lines when it is over."""
+    context: Context
+    traced: TracedContext | None = None
+    if job.observer == "off":
+        context = model.open_context(_SPEC)
+    else:
+        context = traced = model.open_traced(_SPEC, _READS[job.observer])
+    renderer = Renderer(job.observer, writer)
+    progress = reporter.progress("observing")
+    generated: list[int] = []
+    step = 0
+    while True:
+        position = step
+        decoding = step >= len(prompt)
+        token = generated[-1] if decoding else prompt[step]
+        context.evaluate(_rows(token, position))
+        if traced is not None:
+            where = (
+                Step("decode", step - len(prompt), position)
+                if decoding
+                else Step("prefill", step, position)
+            )
+            _send(reporter, step, renderer.lines(traced.node_readings(), where))
+        step += 1
+        progress(step, len(prompt) + job.max_tokens - 1)
+        if step < len(prompt):
+            continue
+        generated.append(sampling.greedy(context.logits(0)))
+        if len(generated) == job.max_tokens or model.is_end(generated[-1]):
+            context.close()
+            return tuple(generated)
+
+
+def _send(reporter: Reporter, step: int, lines: Iterator[bytes]) -> None:
+    piece = bytearray()
+    for line in lines:
+        piece += line
+        if len(piece) >= _PIECE:
+            reporter.text(step, bytes(piece))
+            piece.clear()
+    if piece:
+        reporter.text(step, bytes(piece))
+
+
+def _header(job: ObserveJob, model: ModelSummary, engine: EngineSummary) -> Header:
+    metadata = {entry.key: entry.value for entry in model.metadata}
+    file_type = metadata.get("general.file_type", "")
+    return Header(
+        record="header",
+        schema=SCHEMA,
+        schema_version=SCHEMA_VERSION,
+        producer=PRODUCER,
+        observer=job.observer,
+        trace_variant=TRACE_VARIANT[job.observer],
+        cuda_kernel_trace=False,
+        model=ModelRecord(
+            path=job.file_name,
+            description=model.description[:200],
+            tensor_size_bytes=model.tensor_bytes,
+            parameter_count=model.parameters,
+            file_type=int(file_type) if file_type.isascii() and file_type.isdigit() else None,
+            n_ctx_train=model.context_train,
+            n_embd=model.embedding,
+            n_layer=model.layers,
+            n_head=model.heads,
+            n_head_kv=model.heads_kv,
+            n_vocab=model.vocabulary,
+            rope_type=model.rope_type,
+            rope_freq_scale_train=model.rope_frequency_scale,
+            metadata=tuple(MetadataEntry(entry.key, entry.value) for entry in model.metadata),
+        ),
+        runtime=RuntimeRecord(
+            ggml_version=engine.version,
+            ggml_commit=engine.commit,
+            system_info=engine.system_info,
+            supports_gpu_offload=engine.gpu_offload,
+            requested_gpu_layers=0,
+            devices=(),
+        ),
+        execution_policy=EXECUTION_POLICY,
+        observation_policy=OBSERVATION_POLICY,
+    )
+
+
+def _result(
+    job: ObserveJob,
+    model: TraceableModel,
+    prompt: tuple[int, ...],
+    generated: tuple[int, ...],
+    events: int,
+) -> Result:
+    output = b"".join(model.piece(token, special=False) for token in generated)
+    return Result(
+        record="result",
+        status="ok",
+        stop_reason="eog" if model.is_end(generated[-1]) else "n_predict",
+        prompt_token_ids=prompt,
+        generated_token_ids=generated,
+        output_bytes=tuple(output) if job.output_bytes == "emit" else (),
+        output_n_bytes=len(output),
+        event_count=events,
+    )
