@@ -198,7 +198,9 @@ def run_calibrate(job: CalibrateJob, reporter: Reporter) -> dict[str, JSONValue]
     engine = Engine(job.setup, job.model_fd, reporter)
     model = engine.model
     top = min(SIZES[-1], model.context_train)
-    expected = sum(n for n in SIZES if n < top) + _PREFIX * 26 + top + sum(_TEXT_SIZES) + 128 + 3 * 380
+    expected = (
+        sum(n for n in SIZES if n < top) + _PREFIX * 26 + top + sum(_TEXT_SIZES) + 128 + 3 * 380
+    )
     done = [0]
     progress = reporter.progress("calibrating")
 
