@@ -27,8 +27,7 @@ from tests.support.gguf_bytes import (
     tiny,
 )
 
-
-NO_WIDTHS = ModelShape(**{field.name: 0 for field in fields(ModelShape)})
+NO_WIDTHS = ModelShape(**dict.fromkeys((field.name for field in fields(ModelShape)), 0))
 
 
 def facts(built: GgufBytes) -> ModelFacts:
