@@ -9,7 +9,7 @@ from typing import Final
 from tallystick.compute.profiles import PublishedNumbers
 from tallystick.contracts.model import ModelShape
 
-NOTHING: Final = ModelShape(**{field.name: 0 for field in fields(ModelShape)})
+NOTHING: Final = ModelShape(**dict.fromkeys((field.name for field in fields(ModelShape)), 0))
 DENSE: Final = PublishedNumbers(
     architecture="llama",
     layers=3,
