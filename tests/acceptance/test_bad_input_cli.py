@@ -147,18 +147,23 @@ def test_an_unknown_architecture_exits_3(toy_llama: Path, place: Place, tmp_path
     place.refuses(place.run("--model", path, PROMPT), 3, "architecture", "nosuc")
 
 
-@pytest.mark.parametrize(("key", "value"), [("expert_used_count", 17), ("block_count", 2**32 - 1)])
-def test_an_engine_abort_exits_7(
-    key: str, value: int, toy_moe: Path, place: Place, tmp_path: Path
-) -> None:
-    # More experts used than there are, or far too many layers: the engine does not refuse this,
-    # it aborts.
-    start = b"qwen3moe." + key.encode() + struct.pack("<I", U32)
-    data = bytearray(toy_moe.read_bytes())
+def _with_number(model: Path, key: str, value: int, into: Path) -> Path:
+    start = key.encode() + struct.pack("<I", U32)
+    data = bytearray(model.read_bytes())
     place_of_value = data.index(start) + len(start)
     data[place_of_value : place_of_value + 4] = struct.pack("<I", value)
-    path = tmp_path / "aborts.gguf"
-    path.write_bytes(data)
+    into.write_bytes(data)
+    return into
+
+
+def test_more_layers_than_tensors_exit_4(toy_moe: Path, place: Place, tmp_path: Path) -> None:
+    path = _with_number(toy_moe, "qwen3moe.block_count", 2**32 - 1, tmp_path / "layers.gguf")
+    place.refuses(place.run("--model", path, PROMPT), 4, "layers", str(2**32 - 1))
+
+
+def test_an_engine_abort_exits_7(toy_moe: Path, place: Place, tmp_path: Path) -> None:
+    # More experts used than there are: the engine does not refuse this, it aborts.
+    path = _with_number(toy_moe, "qwen3moe.expert_used_count", 17, tmp_path / "aborts.gguf")
     done = place.run("--model", path, PROMPT, preexec_fn=_limit_memory)
     error = place.refuses(done, 7, "SIGABRT", "GGML_ASSERT")
     # No debugger is called to the scene: it would print what the engine had in its hands.

@@ -82,7 +82,7 @@ def facts_of(descriptor: int) -> ModelFacts:
         gguf_version=header.version,
         architecture=architecture,
         name=values.text("general.name"),
-        layers=values.integer(f"{architecture}.block_count"),
+        layers=_layers(values, architecture),
         embedding=values.integer(f"{architecture}.embedding_length"),
         context_train=values.integer(f"{architecture}.context_length"),
         vocabulary=_vocabulary(values, architecture),
@@ -128,6 +128,18 @@ def _require_model(values: _Values) -> str:
     if not values.header.tensors:
         raise InputError("the file has no tensors", hint="give a whole model, not a vocabulary")
     return architecture
+
+
+def _layers(values: _Values, architecture: str) -> int:
+    layers = values.integer(f"{architecture}.block_count")
+    if layers > len(values.header.tensors):
+        raise InputError(
+            "the file claims more layers than it has tensors",
+            expected=f"{architecture}.block_count of at most {len(values.header.tensors)}",
+            found=str(layers),
+            hint="the file is damaged: download or convert the model again",
+        )
+    return layers
 
 
 def _vocabulary(values: _Values, architecture: str) -> int:
