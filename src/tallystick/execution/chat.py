@@ -92,10 +92,13 @@ def render(
 
 
 def _environment(template: str, chat: Chat) -> ImmutableSandboxedEnvironment:
+    from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    from tallystick.execution.chat_extension import GenerationBlocks
+
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlocks]
     )
     for name in _CHANCE_FILTERS:
         del environment.filters[name]

@@ -13,7 +13,9 @@ import resource
 import select
 import signal
 import sys
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tallystick.canonical.json import JSONValue, jcs, parse_strict
@@ -80,12 +82,24 @@ def read_request(descriptor: int = 0) -> JSONValue:
     return parse_strict(b"".join(chunks), max_bytes=MAX_REQUEST)
 
 
+def _unforeseen(error: Exception) -> dict[str, JSONValue]:
+    """Describe an exception that nobody expected, without its text."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return {
+        "type": RunFailedError.__name__,
+        "message": "the child process failed in a way that was not foreseen",
+        "expected": None,
+        "found": f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}",
+        "hint": "this is a defect of the program: please report it with this line",
+    }
+
+
 def serve(handler: Callable[[Any, Channel], None]) -> None:
     """Run ``handler(request, channel)`` as the body of a child program.
 
     The descriptor to write to is the program's only argument. A TallystickError becomes an
-    ``error`` message; anything else ends the process with a traceback on standard error, which
-    the supervisor reports as a failed run.
+    ``error`` message. Any other exception becomes one that names its type and place, not its
+    text: that may quote what the child was working on, which is private.
     """
     descriptor = int(sys.argv[1])
     _die_with_parent(descriptor)
@@ -105,6 +119,9 @@ def serve(handler: Callable[[Any, Channel], None]) -> None:
             },
         )
         _leave(descriptor, error.exit_code)
+    except Exception as error:
+        channel.send("error", _unforeseen(error))
+        _leave(descriptor, RunFailedError.exit_code)
     channel.send("done", {})
     _leave(descriptor, 0)
 

@@ -234,3 +234,7 @@ def test_the_bounds_are_gone_afterwards() -> None:
 
 def test_the_template_digest_is_that_of_its_bytes() -> None:
     assert chat.template_digest("é") == format_digest(sha256("é".encode()))
+
+
+def test_a_generation_block_renders_as_what_it_holds() -> None:
+    assert render("a{% generation %}b{{ messages[0].content }}{% endgeneration %}d") == "abHid"
