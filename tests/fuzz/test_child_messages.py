@@ -37,7 +37,7 @@ GENERATION = Generation(
     self_check="not_run",
     timings=Timings(1, 2, 3, 4),
     rss_before=5,
-    host=HostFacts("cpu", "avx2", "glibc", "Linux", "3.11", 2, "none"),
+    host=HostFacts("cpu", "avx2", "glibc", "Linux", "3.11", 2, "none", "none"),
 )
 SCALARS = st.one_of(
     st.none(),

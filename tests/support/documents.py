@@ -149,6 +149,7 @@ def example_observed() -> Observed:
             python="3.11.2",
             threads=2,
             observer="compiled",
+            renderer="none",
             dropped_environment=("GGML_EXAMPLE",),
             fingerprint_parts=(FingerprintPart("llama", "0123456789abcdef"),),
         ),

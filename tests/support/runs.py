@@ -210,6 +210,7 @@ class HonestRun:
                 host.python,
                 host.threads,
                 host.observer,
+                host.renderer,
             ),
         )
         return replace(generation, **changes)

@@ -102,6 +102,7 @@ def make_generation(**changes: Any) -> Generation:
             python="3.11.0",
             threads=2,
             observer="python",
+            renderer="none",
         ),
     )
     return replace(generation, **changes)

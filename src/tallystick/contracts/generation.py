@@ -32,7 +32,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the child saw of the machine it ran on."""
+    """What the child saw of the machine it ran on; ``renderer`` is "none" without a chat."""
 
     cpu: ShortText
     cpu_features: ShortText
@@ -41,6 +41,7 @@ class HostFacts:
     python: ShortText
     threads: Count
     observer: Annotated[str, OneOf(("compiled", "python", "none"))]
+    renderer: ShortText
 
 
 @dataclass(frozen=True, slots=True)

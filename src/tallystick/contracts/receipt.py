@@ -121,7 +121,10 @@ class FingerprintPart:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Facts about the machine. Facts, not keys: comparison goes by the runtime class."""
+    """Facts about the machine. Facts, not keys: comparison goes by the runtime class.
+
+    ``renderer`` is what rendered the chat template, with its version; "none" without a chat.
+    """
 
     cpu: ShortText
     cpu_features: ShortText
@@ -130,6 +133,7 @@ class Host:
     python: ShortText
     threads: Count
     observer: Annotated[str, OneOf(("compiled", "python", "none"))]
+    renderer: ShortText
     dropped_environment: tuple[ShortText, ...]
     fingerprint_parts: tuple[FingerprintPart, ...]
 

@@ -6,7 +6,9 @@ attributes that lead out, within bounds of time and memory, and sees no clock an
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -30,6 +32,15 @@ _CHANCE_GLOBALS: Final = ("lipsum",)
 def template_digest(template: str) -> str:
     """Return the sha256 of the template's UTF-8 bytes."""
     return format_digest(sha256(template.encode()))
+
+
+def renderer() -> str:
+    """Return what renders templates here, with the versions that can change a rendering."""
+    try:
+        version = importlib.metadata.version("jinja2")
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    return f"jinja2 {version}, Python {sys.version_info.major}.{sys.version_info.minor}"[:200]
 
 
 def render(

@@ -15,13 +15,14 @@ from tallystick.canonical.hashing import format_digest
 from tallystick.contracts.codec import decode, encode
 from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.request import InferenceRun
-from tallystick.contracts.runtime import RowClass
+from tallystick.contracts.runtime import SEQUENTIAL, RowClass
 from tallystick.engine.libllama.adapter import LlamaModel, open_model
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.tap import open_tap
 from tallystick.engine.port import Model
 from tallystick.errors import EvidenceError, InputError, RunFailedError
 from tallystick.evidence.state_tree import StateTree
+from tallystick.execution.chat import renderer
 from tallystick.execution.jobs import (
     JOBS,
     CalibrateJob,
@@ -110,15 +111,16 @@ def _tree(run: InferenceRun, model: LlamaModel, prompt_tokens: int) -> StateTree
     return StateTree(bytes.fromhex(run.blind), model.layers, prompt_tokens)
 
 
-def _host(engine: Engine, policy: str, states: bool) -> HostFacts:
+def _host(engine: Engine, run: InferenceRun, states: bool) -> HostFacts:
     return HostFacts(
         cpu=_cpu_name()[:200],
         cpu_features=engine.library.system_info()[:200],
         libc=" ".join(platform.libc_ver())[:200],
         kernel=f"{platform.system()} {platform.release()}"[:200],
         python=platform.python_version(),
-        threads=1 if policy == "sequential" else engine.threads,
+        threads=1 if run.policy == SEQUENTIAL else engine.threads,
         observer=engine.observer if states else "none",
+        renderer="none" if run.chat is None else renderer(),
     )
 
 
@@ -192,7 +194,7 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
             seal=clock[3] - clock[2],
         ),
         rss_before=rss_before,
-        host=_host(engine, run.policy, states),
+        host=_host(engine, run, states),
     )
 
 
@@ -270,7 +272,7 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
         self_check="not_run",
         timings=Timings(load=engine.load_ns, prefill=spent, decode=0, seal=0),
         rss_before=rss_before,
-        host=_host(engine, run.policy, tree is not None),
+        host=_host(engine, run, tree is not None),
     )
 
 

@@ -259,6 +259,7 @@ def _host(generation: Generation, facts: SupervisorFacts) -> Host:
         python=host.python,
         threads=host.threads,
         observer=host.observer,
+        renderer=host.renderer,
         dropped_environment=facts.dropped_environment,
         fingerprint_parts=facts.fingerprint_parts,
     )

@@ -42,7 +42,7 @@ def honest() -> Case:
         self_check="not_run",
         timings=Timings(1, 2, 0, 0),
         rss_before=1000,
-        host=HostFacts("cpu", "avx2", "glibc", "Linux", "3.11", 2, "compiled"),
+        host=HostFacts("cpu", "avx2", "glibc", "Linux", "3.11", 2, "compiled", "none"),
     )
     return core, opening, found
 
