@@ -97,7 +97,10 @@ def _is_plain(value: JSONValue) -> bool:
     if type(value) is int:
         return -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER
     if type(value) is list:
-        return all(map(_is_plain, value))
+        kinds = {*map(type, value)}
+        if kinds == {int}:  # thousands of token ids
+            return min(value) >= -MAX_SAFE_INTEGER and max(value) <= MAX_SAFE_INTEGER  # type: ignore[type-var,operator]
+        return kinds == {str} or all(map(_is_plain, value))
     if type(value) is dict:
         keys = value.keys()
         return (
