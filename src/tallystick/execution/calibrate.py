@@ -22,7 +22,9 @@ from tallystick.execution.launch import InstalledEngine, OnProgress, no_progress
 from tallystick.models import calibrations
 from tallystick.models.registry import OpenModel
 
-SUITE: Final = "rows-1"
+SUITE: Final = "rows-2"
+_SMALLEST_CLASS: Final = 2
+_TILED_ROWS: Final = 8
 # Weights of these types never take the tiled kernel: one setting is all settings.
 _UNTILED: Final = frozenset(
     {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "I8", "I16", "I32", "I64", "F64"}
@@ -37,11 +39,26 @@ class Refusal:
     reason: str
 
 
-def settings_for(facts: ModelFacts) -> tuple[tuple[Knob, ...], ...]:
-    """Return the knob settings worth trying for a model with these weight types."""
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A knob setting and the smallest floor that may be looked for under it."""
+
+    knobs: tuple[Knob, ...]
+    min_floor: int
+
+
+def settings_for(facts: ModelFacts) -> tuple[Setting, ...]:
+    """Return the settings worth trying for a model with these weight types.
+
+    Known thresholds are not left to a trial, which could miss them by luck: one row has a kernel
+    of its own, and where the engine decides itself the tiled kernel starts at 8 rows, counted for
+    experts in what each of them receives, so that no floor fixes it.
+    """
+    default, *forced = KNOB_SETTINGS
     if all(kind.name in _UNTILED for kind in facts.weight_types):
-        return KNOB_SETTINGS[:1]
-    return KNOB_SETTINGS
+        return (Setting(default, _SMALLEST_CLASS),)
+    chosen = tuple(Setting(knobs, _SMALLEST_CLASS) for knobs in forced)
+    return chosen if facts.experts else (Setting(default, _TILED_ROWS), *chosen)
 
 
 def calibrate(
@@ -61,13 +78,14 @@ def calibrate(
     refused: list[Refusal] = []
     layers = 0
     settings = settings_for(facts)
-    for number, knobs in enumerate(settings):
+    for number, setting in enumerate(settings):
+        knobs = setting.knobs
 
         def report(what: str, done: int, total: int, number: int = number) -> None:
             if what == "calibrating" and total:
                 on_progress(what, number * total + done, len(settings) * total)
 
-        job = CalibrateJob(engine.setup(threads), model.fd, facts.layers)
+        job = CalibrateJob(engine.setup(threads), model.fd, setting.min_floor)
         body = run_job(job, knobs, on_progress=report, model_fd=model.fd).body
         floor, top, layers = (
             _number(body, "floor"),

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 SIZES: Final = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 32, 64, 65, 127, 256, 511, 512)
 _TEXT_SIZES: Final = (1, 2, 3, 4, 7, 8, 9, 16, 17, 65)
-# One row goes through a kernel of its own, whose products differ from the others' only now and
-# then: activations rounded to 8 bits can hide it for a thousand positions (measured, Q4_0). What
-# a trial cannot be trusted to find is excluded.
-MIN_FLOOR: Final = 2
 MAX_FLOOR: Final = 16
 _PREFIX: Final = 40
 _TEXT: Final = (
@@ -95,7 +91,9 @@ class _Rows:
         self._context.close()
 
 
-def _floors(model: Model, threads: int, top: int, on_rows: Callable[[int], None]) -> list[int]:
+def _floors(
+    model: Model, threads: int, top: int, min_floor: int, on_rows: Callable[[int], None]
+) -> list[int]:
     """Return the tested sizes, ascending, from which on all rows equal the largest batch's."""
     # A batch of the largest size is the reference itself.
     sizes = [n for n in SIZES if n < top]
@@ -122,7 +120,12 @@ def _floors(model: Model, threads: int, top: int, on_rows: Callable[[int], None]
         if not exact[n]:
             break
         floors.insert(0, n)
-    return [n for n in floors if MIN_FLOOR <= n <= min(MAX_FLOOR, top // 4)]
+    return [n for n in floors if min_floor <= n <= min(MAX_FLOOR, top // 4)]
+
+
+def _never(_token: int) -> bool:
+    """No end of generation: a model that stops at once would leave nothing to compare."""
+    return False
 
 
 def _root(
@@ -151,7 +154,7 @@ def _root(
                 marks[0] = time.monotonic_ns()
 
         ids = generate(
-            execution, model.is_end, plan, trial.prompt, trial.generated, sampler, on_token, report
+            execution, _never, plan, trial.prompt, trial.generated, sampler, on_token, report
         )
     else:
         ids = re_execute(execution, plan, trial.prompt, claimed, sampler, report)
@@ -162,7 +165,7 @@ def _root(
 
 def _trials(model: Model, top: int) -> list[_Trial]:
     # A bare token, ordinary text, and a prompt whose generation crosses 256 cells.
-    long = min(250, top - 16)
+    long = max(0, min(250, top - 16))
     trials = [
         _Trial(random_ids("bare", 1, model.vocabulary), 8),
         _Trial(text_ids(model, min(37, top // 2)), 24),
@@ -220,7 +223,7 @@ def run_calibrate(job: CalibrateJob, reporter: Reporter) -> dict[str, JSONValue]
         "prefill_speed": 0,
         "reason": "the bits of a row depend on how many rows its batch has, at every size",
     }
-    for floor in _floors(model, engine.threads, top, on_rows):
+    for floor in _floors(model, engine.threads, top, job.min_floor, on_rows):
         row_class = RowClass(floor, top)
         holds, decode, batched = _schedule_holds(model, engine.threads, row_class, on_rows)
         if holds:

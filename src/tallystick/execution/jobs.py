@@ -8,7 +8,6 @@ from typing import Annotated
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import Knob, RowClass
 from tallystick.contracts.types import (
-    U32,
     Count,
     IntRange,
     LongText,
@@ -55,11 +54,14 @@ class ReplayJob:
 
 @dataclass(frozen=True, slots=True)
 class CalibrateJob:
-    """Find the row class of one knob setting (the child's environment) for one model."""
+    """Find the row class of one knob setting (the child's environment) for one model.
+
+    No floor below ``min_floor`` is looked for.
+    """
 
     setup: EngineSetup
     model_fd: Descriptor
-    layers: U32
+    min_floor: Count
 
 
 @dataclass(frozen=True, slots=True)
