@@ -26,7 +26,7 @@ from tallystick.contracts.layout import OPENING, RECEIPT, TELEMETRY
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import ExpectedDigest, InferenceRun
-from tallystick.contracts.runtime import EngineBuild, RuntimeClass
+from tallystick.contracts.runtime import RuntimeClass
 from tallystick.errors import UnavailableError
 from tallystick.execution import fingerprint as fingerprints
 from tallystick.execution.launch import find_engine, no_progress
@@ -227,17 +227,21 @@ class HonestRun:
         generation: Generation | None = None,
         runtime_class: RuntimeClass | None = None,
         facts: SupervisorFacts | None = None,
+        **engine_changes: Any,
     ) -> BuiltSet:
-        """Return a set that verifies in every respect, around the changed parts."""
+        """Return a set that verifies in every respect, around the changed parts.
+
+        ``engine_changes`` are fields of its EngineBuild.
+        """
         result = generation or self.generation()
         runtime = runtime_class or self.receipt.core.runtime_class
-        engine = self.receipt.core.engine
+        engine = replace(self.receipt.core.engine, library=runtime.engine_library, **engine_changes)
         same = result.sampled_ids == self.opening.sampled_ids
         return build_set(
             run or self.opening.request,
             result,
             runtime_class=runtime,
-            engine=EngineBuild(engine.name, engine.version, runtime.engine_library),
+            engine=engine,
             facts=facts or self.facts(),
             telemetry=self.telemetry if same else encode_log(make_events(len(result.sampled_ids))),
             signing_key=SIGNER,

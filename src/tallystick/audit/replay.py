@@ -23,6 +23,7 @@ from tallystick.errors import EvidenceError, IncomparableError, InputError
 from tallystick.evidence.state_tree import first_difference, leaf_index, locate, row_name
 from tallystick.execution import fingerprint as fingerprints
 from tallystick.execution.calibrate import calibration_of
+from tallystick.execution.chat import other_renderer
 from tallystick.execution.jobs import ReplayJob
 from tallystick.execution.knobs import knob_text
 from tallystick.execution.launch import (
@@ -32,6 +33,7 @@ from tallystick.execution.launch import (
     no_progress,
     run_job,
 )
+from tallystick.execution.schedule import MAX_FLOOR
 from tallystick.models.add import hash_file
 from tallystick.models.registry import (
     ModelFile,
@@ -121,6 +123,8 @@ def replay(
     _require_engine(core, engine)
     chosen = resolve(model, where, on_progress)
     with open_model(chosen) as opened:
+        # Between the two looks at it, another file may have come to its place.
+        _require_digest(core, opened.digest)
         _require_class(receipt, where, engine, opened, chosen, threads, on_progress)
         job = ReplayJob(
             setup=engine.setup(threads),
@@ -129,12 +133,14 @@ def replay(
             row_class=core.runtime_class.decode_class,
             claimed_ids=opening.sampled_ids,
             states="yes" if core.evidence.state_root is not None else "no",
+            renderer=receipt.observed.host.renderer,
         )
         outcome = run_job(
             job, core.runtime_class.knobs, on_progress=on_progress, model_fd=opened.fd
         )
         opened.unchanged()
     found_run = outcome.generation()
+    require_renderer(receipt.observed.host.renderer, opening, found_run)
     return ReplayReport(
         receipt_digest=digest,
         core_digest=core_digest,
@@ -167,10 +173,13 @@ def _opened(
 
 
 def _require_model(core: Core, model: str, home: Path, on_progress: OnProgress) -> None:
-    """Compare digests before anything parses or loads the file."""
+    """Hash the file before anything parses or loads it."""
     pin = find_pin(model, home)
     path = resolved(Path(model).expanduser() if pin is None else pin_path(pin, home))
-    found = hash_file(path, home, on_progress).digest
+    _require_digest(core, hash_file(path, home, on_progress).digest)
+
+
+def _require_digest(core: Core, found: str) -> None:
     if found != core.model_digest:
         raise EvidenceError(
             "the model is not the one of the receipt",
@@ -187,6 +196,12 @@ def _require_engine(core: Core, engine: InstalledEngine) -> None:
             expected=f"{core.engine.name} {core.engine.version}, {core.engine.library}",
             found=f"{engine.build.name} {engine.build.version}, {engine.build.library}",
             hint="install the build that the receipt names",
+        )
+    if engine.build != core.engine:
+        raise EvidenceError(
+            "the receipt gives its engine library a name or version that it does not have",
+            expected=f"{engine.build.name} {engine.build.version}",
+            found=f"{core.engine.name} {core.engine.version}",
         )
 
 
@@ -226,7 +241,7 @@ def _require_class(
     )
     for exact in calibration.combinations:
         if exact.knobs == runtime.knobs and (
-            exact.row_class.floor <= row_class.floor
+            exact.row_class.floor <= row_class.floor <= MAX_FLOOR
             and 2 * row_class.floor <= row_class.max_rows <= exact.row_class.max_rows
         ):
             return
@@ -239,6 +254,13 @@ def _require_class(
         found=f"{row_class.floor} to {row_class.max_rows} rows with {knob_text(runtime.knobs)}",
         hint="the run was not executed under a calibrated class: ask for a new one",
     )
+
+
+def require_renderer(theirs: str, opening: Opening, found: Generation) -> None:
+    """Another rendering is a verdict only where the same renderer made both."""
+    ours = found.host.renderer
+    if found.rendered_prompt != opening.rendered_prompt and ours != theirs:
+        raise other_renderer(theirs, ours)
 
 
 def _states(core: Core, found: Generation) -> Literal["equal", "differ", "not_committed"]:

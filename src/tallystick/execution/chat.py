@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.request import Chat
-from tallystick.errors import InputError
+from tallystick.errors import IncomparableError, InputError, TallystickError
 from tallystick.sandbox.limits import bounded_work
 
 if TYPE_CHECKING:
@@ -43,6 +43,16 @@ def renderer() -> str:
     return f"jinja2 {version}, Python {sys.version_info.major}.{sys.version_info.minor}"[:200]
 
 
+def other_renderer(theirs: str, ours: str) -> IncomparableError:
+    """Return the error for a rendering that differs, or fails, where the renderers differ too."""
+    return IncomparableError(
+        "the receipt's prompt was rendered by another renderer, and here it comes out otherwise",
+        expected=theirs,
+        found=ours,
+        hint="replay with the versions of Python and jinja2 that the receipt names",
+    )
+
+
 def render(
     template: str,
     prompt: str,
@@ -51,13 +61,17 @@ def render(
     bos: str,
     eos: str,
     seconds: float = RENDER_SECONDS,
+    unable: type[TallystickError] = InputError,
 ) -> str:
     """Return the text of one user message (and a system message) with the reply begun.
 
     ``bos`` and ``eos`` are the texts of those tokens. ``strftime_now`` shows the request's clock
     in UTC, never this machine's. Raises InputError when the template refuses or fails, or takes
-    more than ``seconds`` of computing or `RENDER_MEMORY` (docs/spec/execution.md).
+    more than ``seconds`` of computing or `RENDER_MEMORY` (docs/spec/execution.md). Where the bounds
+    were too narrow, or nothing is installed that renders, it is ``unable`` instead: that says as
+    much of this machine as of the template.
     """
+    _require_renderer(unable)
     messages = [{"role": "user", "content": prompt}]
     if chat.system is not None:
         messages.insert(0, {"role": "system", "content": chat.system})
@@ -78,14 +92,16 @@ def render(
         text.encode()
     except InputError:
         raise
+    except RecursionError:
+        raise unable("the model's chat template goes too deep", hint="run without --chat") from None
     except TimeoutError:
-        raise InputError(
+        raise unable(
             "the model's chat template takes too long",
             expected=f"at most {seconds:g} s of computing",
             hint="run without --chat",
         ) from None
     except MemoryError:
-        raise InputError(
+        raise unable(
             "the model's chat template takes too much memory",
             expected=f"at most {RENDER_MEMORY >> 20} MiB",
             hint="run without --chat",
@@ -100,6 +116,19 @@ def render(
     if len(text) > MAX_RENDERED:
         raise InputError("the rendered prompt is too long", expected=f"{MAX_RENDERED} characters")
     return text
+
+
+def _require_renderer(unable: type[TallystickError]) -> None:
+    """Import it before the bounds hold: the import's time and memory are not the template's."""
+    try:
+        import jinja2.ext
+        import jinja2.sandbox  # noqa: F401
+    except ImportError:
+        raise unable(
+            "chat templates cannot be rendered here",
+            expected="the package jinja2",
+            hint="pip install 'tallystick[engine]'",
+        ) from None
 
 
 def _environment(template: str, chat: Chat) -> ImmutableSandboxedEnvironment:

@@ -15,14 +15,14 @@ from tallystick.canonical.hashing import format_digest
 from tallystick.contracts.codec import decode, encode
 from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.request import InferenceRun
-from tallystick.contracts.runtime import SEQUENTIAL, RowClass
+from tallystick.contracts.runtime import SEQUENTIAL
 from tallystick.engine.libllama.adapter import LlamaModel, open_model
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.tap import open_tap
 from tallystick.engine.port import Model
-from tallystick.errors import EvidenceError, InputError, RunFailedError
+from tallystick.errors import EvidenceError, IncomparableError, InputError, RunFailedError
 from tallystick.evidence.state_tree import StateTree
-from tallystick.execution.chat import renderer
+from tallystick.execution.chat import other_renderer, renderer
 from tallystick.execution.jobs import (
     JOBS,
     CalibrateJob,
@@ -233,7 +233,7 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
     rss_before = resident_bytes()
     engine = Engine(job.setup, job.model_fd, reporter)
     model, run = engine.model, job.run
-    prepared, cells = _prompt_of_receipt(model, run, job.row_class)
+    prepared, cells = _prompt_of_receipt(model, job)
     prompt = prepared.ids
     plan = Plan(run.policy, job.row_class, cells, engine.threads)
     if not 1 <= len(job.claimed_ids) <= run.max_tokens:
@@ -276,12 +276,15 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
     )
 
 
-def _prompt_of_receipt(model: Model, run: InferenceRun, row_class: RowClass) -> tuple[Prompt, int]:
+def _prompt_of_receipt(model: Model, job: ReplayJob) -> tuple[Prompt, int]:
     """Return the prompt and the context of a run that a receipt says was made."""
+    run = job.run
     try:
-        prepared = prepare_prompt(model, run)
-        return prepared, context_of(model, run, len(prepared.ids), row_class)
+        prepared = prepare_prompt(model, run, unable=IncomparableError)
+        return prepared, context_of(model, run, len(prepared.ids), job.row_class)
     except InputError as error:
+        if run.chat is not None and job.renderer != renderer():
+            raise other_renderer(job.renderer, renderer()) from None
         raise EvidenceError(
             "this model cannot have made the receipt's run",
             expected=error.expected,

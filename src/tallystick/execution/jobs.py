@@ -13,6 +13,7 @@ from tallystick.contracts.types import (
     LongText,
     MaxLength,
     OneOf,
+    ShortText,
     TokenId,
 )
 from tallystick.evidence.observer.records import OBSERVERS
@@ -35,21 +36,25 @@ class GenerateJob:
 
     setup: EngineSetup
     model_fd: Descriptor
-    run: InferenceRun
+    run: InferenceRun = field(repr=False)
     row_class: RowClass
     self_check: Annotated[str, OneOf(("no", "yes"))]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayJob:
-    """Re-execute ``run`` over the claimed ids and report everything that follows from them."""
+    """Re-execute ``run`` over the claimed ids and report everything that follows from them.
+
+    ``renderer`` is what the receipt says rendered its prompt.
+    """
 
     setup: EngineSetup
     model_fd: Descriptor
-    run: InferenceRun
+    run: InferenceRun = field(repr=False)
     row_class: RowClass
-    claimed_ids: Annotated[tuple[TokenId, ...], MaxLength(1024)]
+    claimed_ids: Annotated[tuple[TokenId, ...], MaxLength(1024)] = field(repr=False)
     states: Annotated[str, OneOf(("no", "yes"))]
+    renderer: ShortText
 
 
 @dataclass(frozen=True, slots=True)

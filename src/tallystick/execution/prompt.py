@@ -8,7 +8,7 @@ from typing import Final
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL, RowClass
 from tallystick.engine.port import Model
-from tallystick.errors import InputError
+from tallystick.errors import InputError, TallystickError
 from tallystick.execution import chat
 from tallystick.execution.schedule import context_cells
 
@@ -24,8 +24,14 @@ class Prompt:
     ids: tuple[int, ...] = field(repr=False)
 
 
-def prepare_prompt(model: Model, run: InferenceRun) -> Prompt:
-    """Render and tokenise the prompt of ``run``. Raises InputError when that is not possible."""
+def prepare_prompt(
+    model: Model, run: InferenceRun, *, unable: type[TallystickError] = InputError
+) -> Prompt:
+    """Render and tokenise the prompt of ``run``.
+
+    Raises InputError when that is not possible, and ``unable`` where the reason may be this
+    machine (:func:`tallystick.execution.chat.render`).
+    """
     text, digest = run.prompt, None
     if run.chat is not None:
         template = model.chat_template()
@@ -35,7 +41,7 @@ def prepare_prompt(model: Model, run: InferenceRun) -> Prompt:
             )
         digest = chat.template_digest(template)
         bos, eos = model.special_piece("bos"), model.special_piece("eos")
-        text = chat.render(template, run.prompt, run.chat, bos=bos, eos=eos)
+        text = chat.render(template, run.prompt, run.chat, bos=bos, eos=eos, unable=unable)
         if run.add_special and model.adds_bos:
             # The tokenizer adds it: a template that writes it too would double it.
             text = text.removeprefix(bos)

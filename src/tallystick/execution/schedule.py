@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tallystick.contracts.runtime import RowClass
 from tallystick.engine.port import Rows
 
+#: No class has a higher floor: a step of a generation is padded to it, scratch row by scratch row.
+MAX_FLOOR: Final = 16
 _CELL_STEP = 256
 
 

@@ -12,7 +12,7 @@ import pytest
 from gguf import GGUFReader
 
 from tallystick.contracts.generation import Generation
-from tallystick.errors import EvidenceError
+from tallystick.errors import EvidenceError, IncomparableError
 from tallystick.execution.jobs import ReplayJob
 from tallystick.execution.launch import find_engine, run_job
 from tallystick.models.registry import open_model, resolve
@@ -107,7 +107,7 @@ def _re_execute(home: EngineHome, model: Path, run: HonestRun, ids: tuple[int, .
         core = run.receipt.core
         job = ReplayJob(
             engine.setup(None), opened.fd, run.opening.request, core.runtime_class.decode_class,
-            ids, "yes",
+            ids, "yes", run.receipt.observed.host.renderer,
         )  # fmt: skip
         return run_job(job, core.runtime_class.knobs, model_fd=opened.fd).generation()
 
@@ -201,6 +201,22 @@ def test_a_system_message_added(model: Path, engine_home: EngineHome, tmp_path: 
         engine_home, run.resign(run.request(chat=chat)), tmp_path / "set", model
     )
     assert str(report.difference) == "the chat template renders another prompt"
+
+
+def test_a_prompt_of_another_renderer_is_no_failure(
+    model: Path, engine_home: EngineHome, tmp_path: Path
+) -> None:
+    run = HonestRun.load(engine_home.run(model, PROMPT, 4, chat="template").directory)
+    host = run.generation().host
+    assert host.renderer.startswith("jinja2 3.")
+    other = replace(host, renderer="jinja2 0.1, Python 3.11")
+    # Another renderer with an equal rendering makes no difference.
+    forged = run.resign(generation=run.generation(host=other))
+    assert replay_forgery(engine_home, forged, tmp_path / "equal", model).verified
+    rendered = run.generation(host=other, rendered_prompt=run.opening.rendered_prompt + " ")
+    with pytest.raises(IncomparableError, match="rendered by another renderer") as caught:
+        replay_forgery(engine_home, run.resign(generation=rendered), tmp_path / "other", model)
+    assert (caught.value.expected, caught.value.found) == (other.renderer, host.renderer)
 
 
 def test_another_template(model: Path, engine_home: EngineHome, tmp_path: Path) -> None:

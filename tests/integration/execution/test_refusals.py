@@ -10,8 +10,10 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tallystick.audit import replay as replaying
 from tallystick.contracts.runtime import Knob, RowClass
 from tallystick.errors import EvidenceError, IncomparableError, InputError
+from tallystick.models.registry import resolve
 from tallystick.receipts.files import load_trust, verify_paths
 from tests.support.runs import EngineHome, HonestRun, replay_forgery, write_forgery
 from tests.support.sets import SIGNER, TRUST, fake_digest
@@ -101,6 +103,30 @@ def test_another_engine_build(
     assert honest.receipt.core.engine.library in str(caught.value.found)
 
 
+@pytest.mark.parametrize("changes", [{"name": "another engine"}, {"version": "0"}])
+def test_a_false_name_for_the_same_engine(
+    changes: dict[str, str], honest: HonestRun, model: Path, engine_home: EngineHome, tmp_path: Path
+) -> None:
+    with pytest.raises(EvidenceError, match="a name or version that it does not have") as caught:
+        replay_forgery(engine_home, honest.resign(**changes), tmp_path / "set", model)
+    assert caught.value.exit_code == 1
+
+
+def test_another_file_in_the_model_s_place(
+    honest: HonestRun,
+    model: Path,
+    toy_model: Endless,
+    engine_home: EngineHome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = resolve(str(toy_model("llama-q4_0")), engine_home.path)
+    monkeypatch.setattr(replaying, "resolve", lambda *_: other)
+    with pytest.raises(EvidenceError, match="the model is not the one of the receipt") as caught:
+        replay_forgery(engine_home, honest.resign(), tmp_path / "set", model)
+    assert caught.value.found == other.digest
+
+
 def test_another_fingerprint_names_the_part(
     honest: HonestRun, model: Path, engine_home: EngineHome, tmp_path: Path
 ) -> None:
@@ -114,7 +140,7 @@ def test_another_fingerprint_names_the_part(
     assert str(caught.value.found).endswith(f"differing parts: {parts[-1].name}")
 
 
-@pytest.mark.parametrize("change", ["floor", "rows", "knob", "other knob"])
+@pytest.mark.parametrize("change", ["floor", "high floor", "rows", "knob", "other knob"])
 def test_another_row_class(
     change: str, honest: HonestRun, model: Path, engine_home: EngineHome, tmp_path: Path
 ) -> None:
@@ -123,6 +149,9 @@ def test_another_row_class(
     if change == "floor":
         assert row_class.floor > 1, "where single rows are exact, this test means nothing"
         row_class = RowClass(1, row_class.max_rows)
+    elif change == "high floor":
+        # Tried and exact, but each step of such a run would cost as much as all these rows.
+        row_class = RowClass(32, row_class.max_rows)
     elif change == "rows":
         row_class = RowClass(row_class.floor, 2 * row_class.max_rows)
     knobs = {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import platform
+import re
 import signal
+import sys
 import time
 from datetime import UTC, datetime
 
@@ -10,7 +13,7 @@ import pytest
 
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.request import Chat
-from tallystick.errors import InputError
+from tallystick.errors import IncomparableError, InputError
 from tallystick.execution import chat
 
 PLAIN = Chat(system=None, clock=None)
@@ -209,6 +212,35 @@ def test_an_endless_template_is_ended(endless: str) -> None:
 def test_a_memory_bomb_is_an_input_error(bomb: str) -> None:
     with pytest.raises(InputError, match="too much memory"):
         render(bomb)
+
+
+DEEP = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
+
+
+@pytest.mark.parametrize("template", ["{{ 'a' * 10 ** 10 }}", NESTED + ENDED, DEEP])
+def test_what_may_be_this_machine_s_fault_is_the_error_that_was_asked_for(template: str) -> None:
+    with pytest.raises(IncomparableError):
+        chat.render(template, "Hi", PLAIN, bos="", eos="", seconds=0.2, unable=IncomparableError)
+
+
+def test_what_is_the_template_s_fault_stays_an_input_error() -> None:
+    for template in ("{{ 1 / 0 }}", "{{ raise_exception('no') }}", "{{ 'a' * 4194305 }}"):
+        with pytest.raises(InputError):
+            chat.render(template, "Hi", PLAIN, bos="", eos="", unable=IncomparableError)
+
+
+def test_without_jinja2_nothing_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2.sandbox", None)
+    with pytest.raises(InputError, match="cannot be rendered here"):
+        render(CHATML)
+    with pytest.raises(IncomparableError, match="cannot be rendered here"):
+        chat.render(CHATML, "Hi", PLAIN, bos="", eos="", unable=IncomparableError)
+
+
+def test_the_renderer_names_its_versions() -> None:
+    python = ".".join(platform.python_version_tuple()[:2])
+
+    assert re.fullmatch(rf"jinja2 3\.\d+\.\d+, Python {re.escape(python)}", chat.renderer())
 
 
 def test_a_long_rendering_is_refused() -> None:
