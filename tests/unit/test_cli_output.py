@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tallystick.cli.output import asks_for_json, emit, note, printable, table
+from tallystick.cli.output import asks_for_json, emit, note, print_error, printable, table
+from tallystick.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,23 @@ def test_a_result_is_one_canonical_line_or_a_text(capsys: pytest.CaptureFixture[
     assert json.loads(captured.out) == {"a": "\x1b", "b": 1}
     emit({"b": 1}, as_json=False, text="b is \x1b 1")
     assert capsys.readouterr().out == "b is \\x1b 1\n"
+
+
+def test_json_repaints_no_terminal_and_means_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    document = {"cpu": "a\x9b31m\x7f\u202eb", "list": ["\u2066x"], "kept": "日本語 ×"}
+    emit(document, as_json=True, text="unused")
+    shown = capsys.readouterr().out
+    assert shown == ('{"cpu":"a\\u009b31m\\u007f\\u202eb","kept":"日本語 ×","list":["\\u2066x"]}\n')
+    assert json.loads(shown) == document
+
+
+def test_json_shows_undecodable_names(capsys: pytest.CaptureFixture[str]) -> None:
+    emit({"directory": "caf\udce9", "more": [{"x": "\udc80"}]}, as_json=True, text="unused")
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"directory": "caf\\udce9", "more": [{"x": "\\udc80"}]}
+    print_error(InputError("no", found="caf\udce9\x9b"), as_json=True)
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert error["found"] == "caf\\udce9\\x9b"
 
 
 def test_words_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ here passes through :func:`printable`, so that a hostile receipt cannot repaint 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,8 @@ _KEPT_CONTROLS: Final = "\n\t"
 _DECEPTIVE: Final = frozenset(
     [*range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 )
+_JSON_ESCAPES: Final = {code: f"\\u{code:04x}" for code in _DECEPTIVE}
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
@@ -44,7 +47,7 @@ def _escape(character: str) -> str:
 
 
 def emit(document: JSONValue, *, as_json: bool, text: str) -> None:
-    """Write a verb's result: ``document`` as one line of canonical JSON, or ``text`` for people."""
+    """Write a verb's result: ``document`` as one line of JSON, or ``text`` for people."""
     if as_json:
         emit_json(document)
     else:
@@ -52,8 +55,8 @@ def emit(document: JSONValue, *, as_json: bool, text: str) -> None:
 
 
 def emit_json(document: JSONValue) -> None:
-    """Write one JSON value as one line of canonical JSON (RFC 8785)."""
-    click.echo(_canonical(document))
+    """Write one JSON value as one line: canonical JSON (RFC 8785), deceptive characters escaped."""
+    click.echo(_line(document))
 
 
 def note(text: str) -> None:
@@ -94,15 +97,23 @@ def print_error(error: TallystickError, *, as_json: bool) -> None:
         "found": error.found,
         "hint": error.hint,
     }
-    click.echo(_canonical({"error": {k: _encodable(v) for k, v in body.items()}}), err=True)
+    shown = {name: printable(v) if isinstance(v, str) else v for name, v in body.items()}
+    click.echo(_line({"error": shown}), err=True)
 
 
-def _canonical(document: JSONValue) -> bytes:
+def _line(document: JSONValue) -> str:
     from tallystick.canonical.json import jcs  # `--help` does without it
 
-    return jcs(document)
+    # Outside of texts JSON is ASCII, so these are in texts, where the escape means the same.
+    return jcs(_encodable(document)).decode("utf-8").translate(_JSON_ESCAPES)
 
 
 def _encodable(value: JSONValue) -> JSONValue:
     """Return ``value`` with lone surrogates (from undecodable file names) made visible."""
-    return printable(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return _SURROGATE.sub(lambda found: _escape(found[0]), value)
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _encodable(item) for name, item in value.items()}
+    return value
