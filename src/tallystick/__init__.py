@@ -14,12 +14,21 @@ if TYPE_CHECKING:
     from tallystick.attest.keyfiles import read_key, read_public_key, write_key
     from tallystick.attest.keys import PublicKey, SigningKey
     from tallystick.attest.trust import TrustPolicy
+    from tallystick.audit.diff import Difference as ReceiptDifference
     from tallystick.audit.diff import ReceiptDiff, diff_receipts
+    from tallystick.audit.replay import Difference as ReplayDifference
     from tallystick.audit.replay import ReplayReport, replay
     from tallystick.compute.pricing import PricedModel, price_profile
+    from tallystick.contracts.model import Calibration, ModelFacts, ModelPin
+    from tallystick.contracts.receipt import Receipt
     from tallystick.errors import TallystickError
     from tallystick.evidence.observer.reader import Transcript, read_transcript
-    from tallystick.execution.calibrate_model import calibrate_model
+    from tallystick.execution.calibrate_model import (
+        MeasuredModel,
+        calibrate_model,
+        measure_fingerprint,
+    )
+    from tallystick.execution.fingerprint import Fingerprint
     from tallystick.execution.observe import ObservedRun, ObserveOptions, observe
     from tallystick.models.add import add as add_model
     from tallystick.models.add import add_normalised as add_normalised_model
@@ -30,29 +39,43 @@ if TYPE_CHECKING:
     from tallystick.models.pull import PullOptions
     from tallystick.models.pull import pull as pull_model
     from tallystick.models.units import price_model
-    from tallystick.receipts.files import VerificationRun, load_trust, verify_paths
+    from tallystick.receipts.files import PathOutcome, VerificationRun, load_trust, verify_paths
     from tallystick.receipts.inspect import ReceiptSummary, inspect_receipt
-    from tallystick.receipts.report import VerificationReport
+    from tallystick.receipts.report import Link, Status, Step, VerificationReport
     from tallystick.receipts.verify import verify_set
     from tallystick.store.sets import read_receipt
+    from tallystick.worker.keys import ShownKey, SignerChoice, show_key
     from tallystick.worker.request import RunOptions
-    from tallystick.worker.run import RunResult, SignerChoice, run
+    from tallystick.worker.run import RunResult, run
 
 __all__ = [
+    "Calibration",
+    "Fingerprint",
+    "Link",
     "ListedModel",
+    "MeasuredModel",
     "ModelDescription",
+    "ModelFacts",
+    "ModelPin",
     "ObserveOptions",
     "ObservedRun",
+    "PathOutcome",
     "PricedModel",
     "PublicKey",
     "PullOptions",
+    "Receipt",
     "ReceiptDiff",
+    "ReceiptDifference",
     "ReceiptSummary",
+    "ReplayDifference",
     "ReplayReport",
     "RunOptions",
     "RunResult",
+    "ShownKey",
     "SignerChoice",
     "SigningKey",
+    "Status",
+    "Step",
     "TallystickError",
     "Transcript",
     "TrustPolicy",
@@ -67,6 +90,7 @@ __all__ = [
     "inspect_receipt",
     "list_models",
     "load_trust",
+    "measure_fingerprint",
     "observe",
     "price_model",
     "price_profile",
@@ -77,6 +101,7 @@ __all__ = [
     "read_transcript",
     "replay",
     "run",
+    "show_key",
     "verify_paths",
     "verify_set",
     "write_key",
@@ -84,20 +109,33 @@ __all__ = [
 
 # Where each name lives: its module, and its name there where that differs.
 _HOMES: Final = {
+    "Calibration": "tallystick.contracts.model",
+    "Fingerprint": "tallystick.execution.fingerprint",
+    "Link": "tallystick.receipts.report",
     "ListedModel": "tallystick.models.listing",
+    "MeasuredModel": "tallystick.execution.calibrate_model",
     "ModelDescription": "tallystick.models.check",
+    "ModelFacts": "tallystick.contracts.model",
+    "ModelPin": "tallystick.contracts.model",
     "ObserveOptions": "tallystick.execution.observe",
     "ObservedRun": "tallystick.execution.observe",
+    "PathOutcome": "tallystick.receipts.files",
     "PricedModel": "tallystick.compute.pricing",
     "PublicKey": "tallystick.attest.keys",
     "PullOptions": "tallystick.models.pull",
+    "Receipt": "tallystick.contracts.receipt",
     "ReceiptDiff": "tallystick.audit.diff",
+    "ReceiptDifference": "tallystick.audit.diff:Difference",
     "ReceiptSummary": "tallystick.receipts.inspect",
+    "ReplayDifference": "tallystick.audit.replay:Difference",
     "ReplayReport": "tallystick.audit.replay",
     "RunOptions": "tallystick.worker.request",
     "RunResult": "tallystick.worker.run",
-    "SignerChoice": "tallystick.worker.run",
+    "ShownKey": "tallystick.worker.keys",
+    "SignerChoice": "tallystick.worker.keys",
     "SigningKey": "tallystick.attest.keys",
+    "Status": "tallystick.receipts.report",
+    "Step": "tallystick.receipts.report",
     "TallystickError": "tallystick.errors",
     "Transcript": "tallystick.evidence.observer.reader",
     "TrustPolicy": "tallystick.attest.trust",
@@ -112,6 +150,7 @@ _HOMES: Final = {
     "inspect_receipt": "tallystick.receipts.inspect",
     "list_models": "tallystick.models.listing",
     "load_trust": "tallystick.receipts.files",
+    "measure_fingerprint": "tallystick.execution.calibrate_model",
     "observe": "tallystick.execution.observe",
     "price_model": "tallystick.models.units",
     "price_profile": "tallystick.compute.pricing",
@@ -122,6 +161,7 @@ _HOMES: Final = {
     "read_transcript": "tallystick.evidence.observer.reader",
     "replay": "tallystick.audit.replay",
     "run": "tallystick.worker.run",
+    "show_key": "tallystick.worker.keys",
     "verify_paths": "tallystick.receipts.files",
     "verify_set": "tallystick.receipts.verify",
     "write_key": "tallystick.attest.keyfiles",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
-from tests.support.runs import EngineHome, HonestRun
+from tallystick.contracts.digests import core_digest
+from tests.support.runs import EngineHome, HonestRun, output_of
 
 _CLOSING = re.compile(
     r"""(?P<answer>.+)
@@ -41,3 +43,26 @@ def test_the_demo_ends_as_it_says(engine_home: EngineHome, smollm2: str) -> None
     key = Path(found["key"])
     assert engine_home.cli("verify", directory, "--key", key).returncode == 0
     assert engine_home.cli("replay", directory, "--model", smollm2).returncode == 0
+
+
+def test_the_demo_as_json_without_a_public_key_file(engine_home: EngineHome, smollm2: str) -> None:
+    public = engine_home.path / "keys" / "default.pub.pem"
+    public.unlink(missing_ok=True)
+    done = engine_home.cli("demo", "-n", "4", "--prompt", "Hello", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert public.exists()
+    directory = Path(document["directory"])
+    honest = HonestRun.load(directory)
+    seconds = document.pop("seconds")
+    assert sorted(seconds) == ["model", "replay", "run", "verify"]
+    assert all(value > 0 for value in seconds.values())
+    assert document == {
+        "receipt_digest": honest.opening.receipt_digest,
+        "core_digest": core_digest(honest.receipt.core),
+        "directory": str(directory),
+        "text": output_of(honest.opening).decode("utf-8", "replace"),
+        "verified": True,
+        "exact": honest.receipt.core.sampled_tokens,
+        "sampled": honest.receipt.core.sampled_tokens,
+    }

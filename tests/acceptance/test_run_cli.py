@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -165,15 +166,99 @@ def test_wrong_use_exits_2_and_starts_nothing(
 
 
 def test_another_key_signs(engine_home: EngineHome, toy_llama: Path, tmp_path: Path) -> None:
-    key = tmp_path / "other.key"
-    made = engine_home.cli("keys", "new", key, "--json")
-    assert made.returncode == 0, made.stderr
-    public = json.loads(made.stdout)["public_key_file"]
+    key, stranger = tmp_path / "other.key", tmp_path / "stranger.key"
+    public, other = (_made_key(engine_home, path) for path in (key, stranger))
     document = run_json(engine_home, "--model", toy_llama, "-n", "2", "--key", key, PROMPT)
     assert engine_home.cli("verify", document["directory"], "--key", public).returncode == 0
-    default = engine_home.path / "keys" / "default.pub.pem"
-    if default.exists():
-        assert engine_home.cli("verify", document["directory"], "--key", default).returncode == 1
+    assert engine_home.cli("verify", document["directory"], "--key", other).returncode == 1
+
+
+def _made_key(home: EngineHome, *words: str | Path) -> Path:
+    made = home.cli("keys", "new", *words, "--json")
+    assert made.returncode == 0, made.stderr
+    return Path(json.loads(made.stdout)["public_key_file"])
+
+
+def test_an_encrypted_key_signs(engine_home: EngineHome, toy_llama: Path, tmp_path: Path) -> None:
+    secret, wrong, key = (tmp_path / name for name in ("secret", "wrong", "locked.key"))
+    secret.write_text("Split the stick\n")
+    wrong.write_text("split the stick\n")
+    public = _made_key(engine_home, key, "--passphrase-file", secret)
+    words = ("run", "--model", toy_llama, "-n", "2", "--key", key, "--json", PROMPT)
+
+    done = engine_home.cli(*words, "--passphrase-file", secret)
+    assert done.returncode == 0, done.stderr
+    directory = json.loads(done.stdout)["directory"]
+    assert engine_home.cli("verify", directory, "--key", public).returncode == 0
+
+    before = set((engine_home.path / "receipts").iterdir())
+    for options, code, message in (
+        ((), 4, "no passphrase was given"),
+        (("--passphrase-file", wrong), 4, "does not open the key"),
+        (("--passphrase-file", tmp_path / "none"), 4, "passphrase file cannot be read"),
+        (("--passphrase-file", secret, "--passphrase-prompt"), 2, "not both"),
+    ):
+        refused = engine_home.cli(*words, *options)
+        error = json.loads(refused.stderr)["error"]
+        assert (refused.returncode, refused.stdout) == (code, "")
+        assert message in error["message"]
+        assert "plit the stick" not in refused.stderr
+    assert set((engine_home.path / "receipts").iterdir()) == before
+
+
+def test_an_encrypted_default_key_signs(
+    engine_home: EngineHome, toy_llama: Path, tmp_path: Path
+) -> None:
+    engine_home.run(toy_llama, PROMPT, 1)
+    home = engine_home.copied_to(tmp_path / "home")
+    secret = tmp_path / "secret"
+    secret.write_text("Split the stick")
+    words = ("run", "--model", toy_llama, "-n", "2", PROMPT, "--passphrase-file", secret)
+    # A key made on first use is not encrypted: whoever gives a passphrase does not expect that.
+    refused = home.cli(*words)
+    assert refused.returncode == 4
+    assert "tallystick keys new" in refused.stderr
+    assert not (home.path / "keys").exists()
+    public = _made_key(home, "--passphrase-file", secret)
+    done = home.cli(*words)
+    assert done.returncode == 0, done.stderr
+    assert "made a signing key" not in done.stderr
+    (directory,) = (home.path / "receipts").iterdir()
+    assert home.cli("verify", directory, "--key", public).returncode == 0
+
+
+def test_a_failed_first_run_makes_no_key(
+    engine_home: EngineHome, toy_llama: Path, tmp_path: Path
+) -> None:
+    engine_home.run(toy_llama, PROMPT, 1)
+    home = engine_home.copied_to(tmp_path / "home")
+    public = home.path / "keys" / "default.pub.pem"
+    no_model = home.cli("run", "--model", tmp_path / "no.gguf", PROMPT)
+    too_long = home.cli(
+        "run", "--model", toy_llama, "-n", "1024", "--prompt-stdin", stdin="z" * 3500
+    )
+    assert (no_model.returncode, too_long.returncode) == (4, 4)
+    assert "do not fit the context" in too_long.stderr
+    assert not (home.path / "keys" / "default.key").exists()
+    assert not public.exists()
+    done = home.cli("run", "--model", toy_llama, "-n", "2", PROMPT)
+    assert "made a signing key, because there was none: ed25519:" in done.stderr
+    assert public.exists()
+
+
+def test_an_output_folder_whose_name_is_no_text(
+    engine_home: EngineHome, toy_llama: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError:
+        pytest.skip("this file system takes Unicode names only")
+    document = run_json(
+        engine_home, "--model", toy_llama, "-n", "2", "--output-dir", folder, PROMPT
+    )
+    assert document["directory"].endswith("/caf\\udce9")
+    assert len(list(folder.iterdir())) == 5
 
 
 def test_the_first_key_is_made_and_said_so(

@@ -5,32 +5,58 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tallystick.cli.extras import require_engine
-from tallystick.cli.options import threads_option
-from tallystick.cli.output import note
+from tallystick.cli.options import json_option, threads_option
+from tallystick.cli.output import emit, note
+from tallystick.cli.passphrase import passphrase_options, passphrase_source
 from tallystick.cli.progress import WorkProgress
 from tallystick.cli.run import Stream
-from tallystick.errors import EvidenceError
+from tallystick.errors import (
+    EvidenceError,
+    InputError,
+    RunFailedError,
+    TallystickError,
+)
 
-MODEL = "smollm2-135m-instruct"
-PROMPT = "What is a tally stick, and why was it split in two? Answer in three sentences."
+if TYPE_CHECKING:
+    from tallystick.attest.keyfiles import PassphraseSource
+    from tallystick.audit.replay import ReplayReport
+    from tallystick.canonical.json import JSONValue
+    from tallystick.worker.run import RunResult
+
+MODEL: Final = "smollm2-135m-instruct"
+PROMPT: Final = "What is a tally stick, and why was it split in two? Answer in three sentences."
+# What another exit code of the second process becomes is an unforeseen end of it: 7.
+_VERIFY_ERRORS: Final = {kind.exit_code: kind for kind in (EvidenceError, InputError)}
 
 
 @dataclass(slots=True)
 class _Clock:
-    """Seconds spent on each part, for the closing lines."""
+    """Seconds spent on each part."""
 
-    started: float
+    started: float = field(default_factory=time.monotonic)
+    seconds: dict[str, float] = field(default_factory=dict)
 
-    def lap(self) -> str:
+    def lap(self, part: str) -> None:
         now = time.monotonic()
-        spent, self.started = now - self.started, now
-        return f"{spent:6.2f} s"
+        self.seconds[part] = round(now - self.started, 3)
+        self.started = now
+
+
+@dataclass(frozen=True, slots=True)
+class _Demo:
+    """What the demo did; ``seconds`` has the keys model, run, verify, replay."""
+
+    result: RunResult
+    key: Path
+    report: ReplayReport
+    seconds: dict[str, float]
 
 
 @click.command(name="demo")
@@ -38,64 +64,105 @@ class _Clock:
 @click.option(
     "-n", "--n-predict", type=int, default=96, show_default=True, help="Most tokens to generate."
 )
+@passphrase_options
 @threads_option
-def command(prompt: str, n_predict: int, threads: int | None) -> None:
+@json_option
+def command(
+    prompt: str,
+    n_predict: int,
+    passphrase_prompt: bool,
+    passphrase_file: Path | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
     """Pull a 98 MB model, run it, verify the receipt in a second process, replay it exactly.
 
     The verification is given your own public key in the open: there is no default trust.
     """
     require_engine()
-    from tallystick.attest.keyfiles import default_key_path, public_key_path
+    passphrase = passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
+    with WorkProgress() as progress:
+        stream = Stream(progress, live=not as_json)
+        demo = _perform(prompt, n_predict, passphrase, threads, stream, progress)
+    emit(_document(demo), as_json=as_json, text=_words(demo))
+
+
+def _perform(
+    prompt: str,
+    n_predict: int,
+    passphrase: PassphraseSource | None,
+    threads: int | None,
+    stream: Stream,
+    progress: WorkProgress,
+) -> _Demo:
     from tallystick.audit.replay import replay
     from tallystick.models.pull import pull
     from tallystick.receipts.files import load_trust
     from tallystick.store.home import home
+    from tallystick.worker.keys import SignerChoice, show_key
     from tallystick.worker.request import RunOptions
     from tallystick.worker.run import run
 
-    clock = _Clock(time.monotonic())
-    with WorkProgress() as progress:
-        note(f"model     {MODEL}")
-        pull(MODEL, home(), progress=progress.update)
-        pulled = clock.lap()
-        note(f"prompt    {prompt}\n")
-        stream = Stream(progress, live=True)
-        result = run(
-            MODEL,
-            RunOptions(prompt=prompt, chat="template", max_tokens=n_predict, threads=threads),
-            on_text=stream.write,
-            on_progress=progress.update,
-        )
-        stream.end()
-        ran = clock.lap()
-        if result.default_key_created:
-            note(f"\nmade a signing key, because there was none: {result.signer}")
-        key = public_key_path(default_key_path(home()))
-        _verify(result.directory, key)
-        verified = clock.lap()
-        report = replay(
-            result.directory,
-            MODEL,
-            trust=load_trust([key], None),
-            threads=threads,
-            on_progress=progress.update,
-        )
-        replayed = clock.lap()
+    clock = _Clock()
+    note(f"model     {MODEL}")
+    pull(MODEL, home(), progress=progress.update)
+    clock.lap("model")
+    note(f"prompt    {prompt}\n")
+    result = run(
+        MODEL,
+        RunOptions(prompt=prompt, chat="template", max_tokens=n_predict, threads=threads),
+        signer=SignerChoice(passphrase=passphrase),
+        on_text=stream.write,
+        on_progress=progress.update,
+    )
+    stream.end()
+    clock.lap("run")
+    if result.default_key_created:
+        note(f"\nmade a signing key, because there was none: {result.signer}")
+    key = show_key().public_key_file
+    _verify(result.directory, key)
+    clock.lap("verify")
+    trust = load_trust([key], None)
+    report = replay(
+        result.directory, MODEL, trust=trust, threads=threads, on_progress=progress.update
+    )
+    clock.lap("replay")
     if not report.verified:
         raise EvidenceError("the replay differs", found=str(report.difference))
-    click.echo(f"""
-receipt   {result.receipt_digest}
-          in {result.directory}
-verified  by a second process, with the key {key}
+    return _Demo(result, key, report, clock.seconds)
+
+
+def _document(demo: _Demo) -> JSONValue:
+    return {
+        "receipt_digest": demo.result.receipt_digest,
+        "core_digest": demo.result.core_digest,
+        "directory": str(demo.result.directory),
+        "text": demo.result.text,
+        "verified": demo.report.verified,
+        "exact": demo.report.exact,
+        "sampled": demo.report.sampled,
+        "seconds": dict(demo.seconds),
+    }
+
+
+def _words(demo: _Demo) -> str:
+    report, directory = demo.report, demo.result.directory
+    model, ran, verified, replayed = (
+        f"{demo.seconds[part]:6.2f} s" for part in ("model", "run", "verify", "replay")
+    )
+    return f"""
+receipt   {demo.result.receipt_digest}
+          in {directory}
+verified  by a second process, with the key {demo.key}
 replayed: {report.exact} of {report.sampled} positions bit-exact
 
-{pulled}  model ready
+{model}  model ready
 {ran}  run and sign (first time: with fingerprint and calibration)
 {verified}  verify, a process of its own
 {replayed}  replay, {report.rows} rows in one batched pass of {report.replay_ns / 1e9:.2f} s
 
-A receipt proves what ran and what came out, not that the answer is right.
-Look at it:  tallystick inspect {result.directory}""")
+The signature shows who says so, the replay that it is so; neither, that the answer is right.
+Look at it:  tallystick inspect {directory}"""
 
 
 def _verify(directory: Path, key: Path) -> None:
@@ -104,7 +171,13 @@ def _verify(directory: Path, key: Path) -> None:
         [sys.executable, "-m", "tallystick", "verify", str(directory), "--key", str(key)],
         capture_output=True,
         text=True,
+        errors="replace",
         check=False,
     )
     if done.returncode != 0:
-        raise EvidenceError("the second process did not verify the receipt", found=done.stdout)
+        kind: type[TallystickError] = _VERIFY_ERRORS.get(done.returncode, RunFailedError)
+        raise kind(
+            "the second process did not verify the receipt",
+            expected="exit code 0",
+            found=f"exit code {done.returncode}\n{done.stdout}{done.stderr}".rstrip(),
+        )

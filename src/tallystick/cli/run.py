@@ -11,6 +11,7 @@ import click
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import PATH, json_option, model_option, threads_option
 from tallystick.cli.output import emit_json, note, printable
+from tallystick.cli.passphrase import passphrase_options, passphrase_source
 from tallystick.cli.progress import WorkProgress
 from tallystick.errors import InputError, UsageError
 
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 @click.option(
     "--key", "key_file", type=PATH, metavar="FILE", help="Private key that signs. Default: yours."
 )
+@passphrase_options
 @threads_option
 @json_option
 def command(
@@ -97,6 +99,8 @@ def command(
     disclosure: Literal["private", "public"],
     output_dir: Path | None,
     key_file: Path | None,
+    passphrase_prompt: bool,
+    passphrase_file: Path | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -109,9 +113,11 @@ def command(
     here, 4 bad prompt or model, 6 no place for the output, 7 the run failed.
     """
     require_engine()
+    from tallystick.worker.keys import SignerChoice
     from tallystick.worker.request import RunOptions
-    from tallystick.worker.run import SignerChoice, run
+    from tallystick.worker.run import run
 
+    passphrase = passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
     if policy == "sequential" and prompt is not None:
         raise UsageError(
             "the sequential policy takes its prompt from a pipe or a file",
@@ -137,7 +143,7 @@ def command(
             model,
             options,
             output_dir=output_dir,
-            signer=SignerChoice(key_file),
+            signer=SignerChoice(key_file, passphrase),
             on_text=stream.write,
             on_progress=progress.update,
         )

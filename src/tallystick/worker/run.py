@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.attest.keyfiles import PassphraseSource, commit_key, default_key, read_key
-from tallystick.attest.keys import SigningKey
+from tallystick.attest.keyfiles import commit_key, default_key
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.receipt import Receipt
+from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL, Knob, RowClass, RuntimeClass
 from tallystick.execution import fingerprint as fingerprints
 from tallystick.execution.calibrate import calibration_of
@@ -27,21 +27,14 @@ from tallystick.execution.launch import (
     run_job,
 )
 from tallystick.models.registry import ModelFile, OpenModel, open_model, resolve
-from tallystick.receipts.build import BuiltSet, SupervisorFacts, build_set
+from tallystick.receipts.build import SupervisorFacts, build_set
 from tallystick.store.artifacts import OutputPlace, prepare, prepare_under
 from tallystick.store.home import home as default_home
 from tallystick.telemetry.events import EventKind, Stamper
 from tallystick.telemetry.log import encode_log
 from tallystick.telemetry.rss import resident_bytes
+from tallystick.worker.keys import SignerChoice, existing_key
 from tallystick.worker.request import RunOptions, check_options, declare
-
-
-@dataclass(frozen=True, slots=True)
-class SignerChoice:
-    """Which key signs: a key file, or (None) the default key, made on first use."""
-
-    path: Path | None = None
-    passphrase: PassphraseSource | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +68,16 @@ class Prepared:
     fingerprint: fingerprints.Fingerprint
 
 
+@dataclass(frozen=True, slots=True)
+class _Executed:
+    """All that a receipt is built from; private."""
+
+    declared: InferenceRun = field(repr=False)
+    generation: Generation = field(repr=False)
+    facts: SupervisorFacts
+    telemetry: bytes = field(repr=False)
+
+
 def run(
     model: str,
     options: RunOptions,
@@ -94,15 +97,26 @@ def run(
     check_options(options)
     where = home or default_home()
     with _claim(output_dir, where) as place:
-        key, created = _signing_key(signer or SignerChoice(), where)
-        commit = commit_key(where)
+        key = existing_key(signer or SignerChoice(), where)
         engine = find_engine(where)
         chosen = resolve(model, where, on_progress)
         with open_model(chosen) as opened:
             prepared = prepare_class(where, opened, chosen, engine, options, on_progress)
-            built, generation, seed = _execute(
-                options, commit, opened, chosen, engine, prepared, key, on_text, on_progress
+            executed = _execute(
+                options, commit_key(where), opened, chosen, engine, prepared, on_text, on_progress
             )
+        created = False
+        if key is None:  # made now that there is something to sign: a failed run leaves no key
+            key, created = default_key(where)
+        built = build_set(
+            executed.declared,
+            executed.generation,
+            runtime_class=prepared.runtime_class,
+            engine=engine.build,
+            facts=executed.facts,
+            telemetry=executed.telemetry,
+            signing_key=key,
+        )
         directory = place.write(built.members, built.marker)
     return RunResult(
         directory=directory,
@@ -110,8 +124,8 @@ def run(
         receipt_digest=built.receipt_digest,
         core_digest=built.core_digest,
         receipt=built.receipt,
-        output=base64.b64decode(generation.output),
-        seed=seed,
+        output=base64.b64decode(executed.generation.output),
+        seed=executed.declared.seed,
         signer=key.public.key_id,
         default_key_created=created,
     )
@@ -119,18 +133,6 @@ def run(
 
 def _claim(output_dir: Path | None, home: Path) -> OutputPlace:
     return prepare_under(home / "receipts") if output_dir is None else prepare(output_dir)
-
-
-def _signing_key(choice: SignerChoice, home: Path) -> tuple[SigningKey, bool]:
-    if choice.path is None:
-        return default_key(home, choice.passphrase)
-    return read_key(choice.path, choice.passphrase or _refuse_passphrase), False
-
-
-def _refuse_passphrase() -> bytes:
-    from tallystick.errors import InputError
-
-    raise InputError("the signing key is encrypted and no passphrase was given")
 
 
 def prepare_class(
@@ -178,11 +180,10 @@ def _execute(
     model: ModelFile,
     engine: InstalledEngine,
     prepared: Prepared,
-    key: SigningKey,
     on_text: OnText,
     on_progress: OnProgress,
-) -> tuple[BuiltSet, Generation, int | None]:
-    """Generate in a child and build the set in memory."""
+) -> _Executed:
+    """Generate in a child."""
     declared = declare(options, opened.digest, model.facts, commit)
     runtime = prepared.runtime_class
     job = GenerateJob(
@@ -207,17 +208,7 @@ def _execute(
         dropped_environment=dropped_environment(),
         fingerprint_parts=prepared.fingerprint.short_parts(),
     )
-    generation = outcome.generation()
-    built = build_set(
-        declared,
-        generation,
-        runtime_class=runtime,
-        engine=engine.build,
-        facts=facts,
-        telemetry=telemetry,
-        signing_key=key,
-    )
-    return built, generation, declared.seed
+    return _Executed(declared, outcome.generation(), facts, telemetry)
 
 
 def _telemetry(outcome: Outcome) -> bytes:

@@ -1,0 +1,78 @@
+"""The key that signs a run, and what may be shown of a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tallystick.attest.keyfiles import (
+    PassphraseSource,
+    default_key,
+    default_key_path,
+    describe_key,
+    ensure_public_key,
+    read_key,
+)
+from tallystick.attest.keys import PublicKey, SigningKey
+from tallystick.errors import InputError
+from tallystick.store.home import home as default_home
+
+
+@dataclass(frozen=True, slots=True)
+class SignerChoice:
+    """Which key signs: a key file, or (None) the default key, made on first use."""
+
+    path: Path | None = None
+    passphrase: PassphraseSource | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownKey:
+    """What may be shown of a private key. ``public`` is as the file says, not proven.
+
+    ``public_key_file`` (PEM) holds the same public key, and may be handed out.
+    """
+
+    public: PublicKey
+    public_key_file: Path
+    encrypted: bool
+
+
+def show_key(path: Path | None = None, *, home: Path | None = None) -> ShownKey:
+    """Return the public half of the key file ``path``; None: the default key of ``home``.
+
+    Its public key file is written when it is missing (docs/spec/keys.md). Raises InputError when
+    there is no usable key or that file holds another one, UnavailableError when it cannot be
+    written.
+    """
+    file = path or default_key_path(home or default_home())
+    key = describe_key(file)
+    return ShownKey(key.public, ensure_public_key(file, key.public), key.encrypted)
+
+
+def existing_key(choice: SignerChoice, home: Path) -> SigningKey | None:
+    """Return the key that ``choice`` names, None when it is a default key yet to be made.
+
+    Raises InputError when the key file is bad, its passphrase is missing or wrong, or there is a
+    passphrase and no key: a key made on first use would not be encrypted.
+    """
+    if choice.path is not None:
+        return read_key(choice.path, choice.passphrase or _refuse_passphrase)
+    path = default_key_path(home)
+    if path.exists() or path.is_symlink():  # a dangling link is refused as a bad key file
+        return default_key(home, choice.passphrase)[0]
+    if choice.passphrase is not None:
+        raise InputError(
+            "there is no signing key yet that a passphrase could open",
+            expected="an existing key",
+            found=str(path),
+            hint="make one with `tallystick keys new`, or give no passphrase",
+        )
+    return None
+
+
+def _refuse_passphrase() -> bytes:
+    raise InputError(
+        "the signing key is encrypted and no passphrase was given",
+        hint="give its passphrase, or another key",
+    )
