@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tallystick.canonical.json import JSONValue
 from tallystick.cli.output import asks_for_json, emit, note, print_error, printable, table
 from tallystick.errors import InputError
 
@@ -55,7 +56,7 @@ def test_a_result_is_one_canonical_line_or_a_text(capsys: pytest.CaptureFixture[
 
 
 def test_json_repaints_no_terminal_and_means_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    document = {"cpu": "a\x9b31m\x7f\u202eb", "list": ["\u2066x"], "kept": "日本語 ×"}
+    document: JSONValue = {"cpu": "a\x9b31m\x7f\u202eb", "list": ["\u2066x"], "kept": "日本語 ×"}
     emit(document, as_json=True, text="unused")
     shown = capsys.readouterr().out
     assert shown == ('{"cpu":"a\\u009b31m\\u007f\\u202eb","kept":"日本語 ×","list":["\\u2066x"]}\n')

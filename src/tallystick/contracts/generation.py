@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from tallystick.contracts.types import (
@@ -54,17 +54,17 @@ class Generation:
     states were not asked for.
     """
 
-    rendered_prompt: Annotated[str, MaxLength(4 * 1024 * 1024)]
+    rendered_prompt: Annotated[str, MaxLength(4 * 1024 * 1024)] = field(repr=False)
     chat_template_digest: Digest | None
-    prompt_ids: tuple[TokenId, ...]
-    sampled_ids: tuple[TokenId, ...]
-    output: Base64
+    prompt_ids: tuple[TokenId, ...] = field(repr=False)
+    sampled_ids: tuple[TokenId, ...] = field(repr=False)
+    output: Base64 = field(repr=False)
     stop_reason: StopReason
     context_tokens: Count
     layers: U32
     state_root: Digest | None
     state_leaves: U64
-    leaf_checks: Base64
+    leaf_checks: Base64 = field(repr=False)
     self_check: Annotated[str, OneOf(("not_run", "passed"))]
     timings: Timings
     rss_before: U64

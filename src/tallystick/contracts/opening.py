@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from tallystick.contracts.request import InferenceRun, Producer
@@ -25,11 +25,11 @@ class Opening:
     producer: Producer
     receipt_digest: Digest
     request: InferenceRun
-    rendered_prompt: Annotated[str, MaxLength(4 * 1024 * 1024)]
-    prompt_ids: tuple[TokenId, ...]
-    sampled_ids: tuple[TokenId, ...]
-    output: Base64
-    leaf_checks: Base64
+    rendered_prompt: Annotated[str, MaxLength(4 * 1024 * 1024)] = field(repr=False)
+    prompt_ids: tuple[TokenId, ...] = field(repr=False)
+    sampled_ids: tuple[TokenId, ...] = field(repr=False)
+    output: Base64 = field(repr=False)
+    leaf_checks: Base64 = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from tallystick.contracts.runtime import Policy
@@ -44,7 +44,7 @@ class Chat:
     when the template asks for a clock, so that an undated template gives equal cores for ever.
     """
 
-    system: LongText | None
+    system: LongText | None = field(repr=False)
     clock: UnixSeconds | None
 
 
@@ -64,7 +64,7 @@ class InferenceRun:
     dataset: ExpectedDigest
     task: ExpectedDigest
     model: ExpectedDigest
-    prompt: LongText
+    prompt: LongText = field(repr=False)
     chat: Chat | None
     add_special: bool
     parse_special: bool
@@ -79,4 +79,4 @@ class InferenceRun:
     network_id: Hex32 | None
     replica_slot: U8 | None
     expires_at: Timestamp | None
-    blind: Hex32
+    blind: Hex32 = field(repr=False)

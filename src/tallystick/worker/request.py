@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final, Literal
@@ -37,9 +37,9 @@ class RunOptions:
     is drawn when it is above 0 and none is given. ``self_check`` re-executes before signing.
     """
 
-    prompt: str
+    prompt: str = field(repr=False)
     chat: Literal["raw", "template"] = "raw"
-    system: str | None = None
+    system: str | None = field(default=None, repr=False)
     clock: int | None = None
     max_tokens: int | None = None
     temperature: str = "0"
