@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
@@ -11,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tallystick.worker.run import run
 from tests.support.gguf_bytes import U32, GgufBytes, array, scalar, tiny
 from tests.support.ordinary_user import run_as_ordinary_user
 from tests.support.runs import Completed, EngineHome, children_of, is_running
+from tests.support.small_disk import small_disk
 
 Endless = Callable[[str], Path]
 
@@ -256,23 +256,11 @@ def test_an_output_folder_of_someone_else(toy_llama: Path) -> None:
     run_as_ordinary_user(body)
 
 
-@contextlib.contextmanager
-def _small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k,mode=0700", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("a small file system can be mounted by root only")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.mark.parametrize("kibibytes", [16, 72])
 def test_a_full_disk(kibibytes: int, endless_model: Endless, place: Place, tmp_path: Path) -> None:
     # 16: no room for a set at all, seen before the run. 72: room for the probe, not for this set.
     model = endless_model("llama-q8_0")
-    with _small_disk(tmp_path / "disk", kibibytes) as disk:
+    with small_disk(tmp_path / "disk", f"size={kibibytes}k,mode=0700") as disk:
         done = place.home.cli(
             *("run", "--model", model, "--json", "--output-dir", disk / "out", "-n", "512"),
             *("--prompt-stdin",),
@@ -283,7 +271,7 @@ def test_a_full_disk(kibibytes: int, endless_model: Endless, place: Place, tmp_p
 
 
 def test_a_full_disk_under_the_data_folder(toy_llama: Path, place: Place, tmp_path: Path) -> None:
-    with _small_disk(tmp_path / "disk", 16) as disk:
+    with small_disk(tmp_path / "disk", "size=16k,mode=0700") as disk:
         done = EngineHome(disk / "home").cli("run", "--model", toy_llama, "--json", PROMPT)
         assert [path for path in disk.rglob("*") if path.is_file()] == []
     place.refuses(done, 6, "No space left on device")

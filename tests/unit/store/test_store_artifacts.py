@@ -3,10 +3,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +10,7 @@ import pytest
 from tallystick.errors import UnavailableError
 from tallystick.store.artifacts import Member, prepare, prepare_under, write_set
 from tests.support.ordinary_user import run_as_ordinary_user
+from tests.support.small_disk import small_disk
 
 ID = "0123456789abcdef0123456789abcdef"
 MEMBERS = (
@@ -163,22 +160,6 @@ def test_an_unwritable_place_fails_before_the_run(mode: int) -> None:
         assert list(parent.iterdir()) == []
 
     run_as_ordinary_user(body)
-
-
-@contextmanager
-def small_disk(directory: Path, options: str) -> Iterator[Path]:
-    """Mount a tmpfs, or skip with the reason why that is not possible here."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root on Linux")
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", options, "tallystick-test", str(directory)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", str(directory)], check=True)
 
 
 def test_a_full_disk_is_noticed_before_the_run(tmp_path: Path) -> None:

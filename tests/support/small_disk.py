@@ -1,0 +1,34 @@
+"""A file system that is soon full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(directory: Path, options: str) -> Iterator[Path]:
+    """Mount a tmpfs with mount ``options`` at the new ``directory``.
+
+    Skips where only root could, and where even root may not (but under CI that fails).
+    """
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root on Linux")
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", options, "tallystick-test", str(directory)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        reason = f"no tmpfs can be mounted here: {mounted.stderr.strip()}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
