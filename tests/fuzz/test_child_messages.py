@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from tallystick.canonical.json import jcs
 from tallystick.contracts.codec import encode
 from tallystick.contracts.generation import Generation, HostFacts, Timings
-from tallystick.errors import RunFailedError, TallystickError
+from tallystick.contracts.runtime import RowClass
+from tallystick.errors import EvidenceError, RunFailedError, TallystickError
 from tallystick.execution import launch
-from tallystick.execution.jobs import EngineSetup, FingerprintJob
-from tallystick.sandbox.messages import Message, MessageReader, error_from
+from tallystick.execution.jobs import EngineSetup, FingerprintJob, GenerateJob, Job, ReplayJob
+from tallystick.sandbox.messages import ErrorClasses, Message, MessageReader, error_from
+from tests.support.documents import example_run
 
 JOB = FingerprintJob(EngineSetup("/nowhere/library.so", None, 1), ())
 GENERATION = Generation(
@@ -99,7 +101,7 @@ def test_any_error_message_is_an_error(body: dict[str, Any]) -> None:
 
     assert isinstance(error, TallystickError)
     assert len(str(error)) < 17_000
-    assert error.exit_code in {1, 2, 3, 4, 5, 6, 7, 130}
+    assert error.exit_code in {3, 4, 6, 7}
 
 
 class Scripted:
@@ -117,19 +119,21 @@ class Scripted:
     def __exit__(self, *_exc: object) -> None:
         pass
 
-    def messages(self, *, idle_timeout: float) -> Iterator[Message]:
+    def messages(self, *, idle_timeout: float, errors: ErrorClasses) -> Iterator[Message]:
         for message in self.script:
             if message.kind == "done":
                 return
             if message.kind == "error":
-                raise error_from(message.body)
+                raise error_from(message.body, errors)
             yield message
 
 
-def outcome_of(monkeypatch: pytest.MonkeyPatch, *messages: Message) -> launch.Outcome:
+def outcome_of(
+    monkeypatch: pytest.MonkeyPatch, *messages: Message, job: Job = JOB
+) -> launch.Outcome:
     monkeypatch.setattr(launch, "Child", Scripted)
     monkeypatch.setattr(Scripted, "script", messages)
-    return launch.run_job(JOB, ())
+    return launch.run_job(job, ())
 
 
 @given(st.lists(st.builds(Message, KINDS, BODIES), max_size=3))
@@ -159,6 +163,36 @@ def test_a_generation_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert outcome.generation() == GENERATION
     assert [event.index for event in outcome.events] == [0]
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_job_has_so_many_events_and_no_more(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    event = Message(
+        "event", {"event": "Init", "seq": 0, "monotonic_ns": "1", "wall_ns": "2", "rss": "3"}
+    )
+    setup, run = EngineSetup("/nowhere/library.so", None, 1), example_run()
+    job = GenerateJob(setup, 3, replace(run, max_tokens=tokens), RowClass(1, 1), "no")
+    result = Message("result", {})
+    outcome = outcome_of(monkeypatch, *[event] * (tokens + 8), result, job=job)
+    assert len(outcome.events) == tokens + 8
+    with pytest.raises(RunFailedError, match="more events than its job has"):
+        outcome_of(monkeypatch, *[event] * (tokens + 9), result, job=job)
+
+
+def test_only_a_replay_may_find_evidence_wanting(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = Message("error", {"type": "EvidenceError", "message": "what"})
+    setup, run = EngineSetup("/nowhere/library.so", None, 1), example_run()
+    generate = GenerateJob(setup, 3, run, RowClass(1, 1), "no")
+    for job in (JOB, generate):
+        with pytest.raises(RunFailedError, match="what"):
+            outcome_of(monkeypatch, error, job=job)
+    replay = ReplayJob(setup, 3, run, RowClass(1, 1), (1,), "no", "none")
+    with pytest.raises(EvidenceError, match="what"):
+        outcome_of(monkeypatch, error, job=replay)
+
+
+def test_an_outcome_hides_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "secret" not in repr(outcome_of(monkeypatch, Message("result", {"x": "secret"})))
 
 
 @given(st.sampled_from(sorted(Generation.__dataclass_fields__)), VALUES)

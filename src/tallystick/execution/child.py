@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tallystick.canonical.hashing import format_digest
 from tallystick.contracts.codec import decode, encode
@@ -38,6 +38,9 @@ from tallystick.execution.session import Execution, Plan, Sampler, generate, re_
 from tallystick.sandbox.channel import Channel, serve
 from tallystick.telemetry.events import EventKind, Stamper
 from tallystick.telemetry.rss import resident_bytes
+
+# Far below the supervisor's patience.
+_BEAT_SECONDS: Final = 30.0
 
 
 class Reporter:
@@ -215,13 +218,13 @@ def _self_check(
     execution.close()
     for index, (claimed, found) in enumerate(zip(sampled, derived, strict=True)):
         if claimed != found:
-            raise EvidenceError(
+            raise RunFailedError(
                 "self-check failed: a token does not follow from its own logits",
                 found=f"generated token {index}",
                 hint="recalibrate the model: tallystick model calibrate",
             )
     if live is not None and tree is not None and live.root() != tree.root():
-        raise EvidenceError(
+        raise RunFailedError(
             "self-check failed: the batched pass gave another state root than the generation",
             hint="recalibrate the model: tallystick model calibrate",
         )
@@ -295,6 +298,7 @@ def _prompt_of_receipt(model: Model, job: ReplayJob) -> tuple[Prompt, int]:
 def _handle(request: Any, channel: Channel) -> None:
     op = request["op"]
     job = decode(JOBS[op], request["job"], where=op)
+    channel.keep_alive(_BEAT_SECONDS)
     reporter = Reporter(channel)
     if isinstance(job, GenerateJob):
         channel.send("result", {"generation": encode(run_generate(job, reporter))})

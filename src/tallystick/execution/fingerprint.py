@@ -26,6 +26,7 @@ from tallystick.execution.jobs import FingerprintJob
 from tallystick.execution.knobs import KNOB_SETTINGS
 from tallystick.execution.launch import InstalledEngine, OnProgress, no_progress, run_job
 from tallystick.models.registry import replace_document
+from tallystick.sandbox.messages import well_formed
 from tallystick.store.home import ensure_private_dir
 
 _MAX_CACHE: Final = 1024 * 1024
@@ -154,7 +155,8 @@ def _parts(setting: str, body: dict[str, Any]) -> list[Part]:
         name, digest = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
         if not (isinstance(name, str) and _PART_NAME.fullmatch(name) and isinstance(digest, str)):
             raise RunFailedError("the fingerprint child sent a malformed part")
-        parts.append(Part(f"{setting}/{name}", format_digest(parse_digest(digest))))
+        with well_formed("a part's digest"):
+            parts.append(Part(f"{setting}/{name}", format_digest(parse_digest(digest))))
     return parts
 
 

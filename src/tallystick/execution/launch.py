@@ -6,7 +6,7 @@ import base64
 import binascii
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,16 +16,19 @@ from tallystick.contracts.runtime import EngineBuild, Knob
 from tallystick.engine.compiled import ensure_observer
 from tallystick.engine.libllama.locate import engine_build, library_path
 from tallystick.errors import EvidenceError, RunFailedError
-from tallystick.execution.jobs import JOBS, EngineSetup, Job
+from tallystick.execution.jobs import JOBS, EngineSetup, GenerateJob, Job, ReplayJob
 from tallystick.models.digests import DigestCache
 from tallystick.models.files import opened
+from tallystick.sandbox.messages import CHILD_ERRORS, ErrorClasses, well_formed
 from tallystick.sandbox.process import Child
 from tallystick.telemetry.events import Event, EventKind
 
 PROGRAM: Final = "tallystick.execution.child"
-# A load, a chunk of a large prompt and a busy machine are all slower than one may think: the
-# deadline is on silence, and generous.
+# A child that computes says so all the time (`Channel.keep_alive`): the deadline is on silence,
+# and generous, because a busy machine or disk can hold up a good child for long.
 IDLE_SECONDS: Final = 900.0
+#: Events of a job besides one for each token: its beginning, its load, its end.
+_OTHER_EVENTS: Final = 8
 _DROPPED_PREFIXES: Final = ("GGML_", "LLAMA_", "OMP_", "GOMP_", "KMP_")
 # Waiting threads sleep instead of spinning: on shared cores this is several times faster, and it
 # has no influence on any bit (docs/benchmarks.md). An engine that aborts would start a debugger
@@ -65,19 +68,14 @@ class InstalledEngine:
 class Outcome:
     """A child's result, what it told on the way, and its peak resident memory in bytes."""
 
-    body: dict[str, Any]
+    body: dict[str, Any] = field(repr=False)
     events: tuple[Event, ...]
     peak_rss: int
 
     def generation(self) -> Generation:
         """Return the typed result of a generate or replay job. Raises RunFailedError."""
-        try:
+        with well_formed("a result"):
             return decode(Generation, self.body.get("generation"), where="generation")
-        except EvidenceError as error:
-            # It was no evidence yet: the child is broken.
-            raise RunFailedError(
-                "the child sent a malformed result", expected=error.expected, found=error.message
-            ) from None
 
 
 def usable_cores() -> int:
@@ -118,6 +116,7 @@ def run_job(
     name = next(name for name, kind in JOBS.items() if isinstance(job, kind))
     environment = ENGINE_ENVIRONMENT | {knob.name: knob.value for knob in knobs}
     events: list[Event] = []
+    most_events = _OTHER_EVENTS + (job.run.max_tokens if isinstance(job, GenerateJob) else 0)
     result: dict[str, Any] | None = None
     child = Child(
         PROGRAM,
@@ -126,9 +125,14 @@ def run_job(
         pass_fds=() if model_fd is None else (model_fd,),
     )
     with child:
-        for message in child.messages(idle_timeout=IDLE_SECONDS):
+        for message in child.messages(idle_timeout=IDLE_SECONDS, errors=_errors(job)):
             body = message.body
             if message.kind == "event":
+                if len(events) == most_events:
+                    raise RunFailedError(
+                        "the child sent more events than its job has",
+                        expected=f"at most {most_events}",
+                    )
                 events.append(_event(body))
             elif message.kind == "text":
                 on_text(_text(body))
@@ -139,6 +143,11 @@ def run_job(
     if result is None:
         raise RunFailedError("the child ended without a result")
     return Outcome(result, tuple(events), child.peak_rss)
+
+
+def _errors(job: Job) -> ErrorClasses:
+    """Return what a child may report of ``job``: only a replay has evidence to judge."""
+    return (*CHILD_ERRORS, EvidenceError) if isinstance(job, ReplayJob) else CHILD_ERRORS
 
 
 def _count(body: dict[str, Any], name: str) -> int:

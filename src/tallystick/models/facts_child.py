@@ -12,6 +12,7 @@ from tallystick.contracts.codec import decode, encode
 from tallystick.contracts.model import ModelFacts
 from tallystick.models.children import PARSER_PATIENCE, bounded_memory, requested_descriptor
 from tallystick.sandbox.channel import Channel, serve
+from tallystick.sandbox.messages import well_formed
 from tallystick.sandbox.process import run_child
 
 PROGRAM = "tallystick.models.facts_child"
@@ -27,7 +28,8 @@ def read_facts(descriptor: int) -> ModelFacts:
     body = run_child(
         PROGRAM, {"fd": descriptor}, pass_fds=(descriptor,), idle_timeout=PARSER_PATIENCE
     )
-    return decode(ModelFacts, body, where="model facts")
+    with well_formed("facts about a model"):
+        return decode(ModelFacts, body, where="model facts")
 
 
 def handle(request: Any, channel: Channel) -> None:

@@ -7,12 +7,15 @@ trusts the form of none of them.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
 import select
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -24,20 +27,44 @@ from tallystick.errors import RunFailedError, TallystickError
 MAX_REQUEST = 64 * 1024 * 1024
 _PR_SET_PDEATHSIG = 1
 _LAST_LOOK = 2000  # milliseconds
+_BEAT_SHARE = 0.01
 
 
 class Channel:
-    """Writes messages to the supervisor."""
+    """Writes messages to the supervisor, whole ones, from any thread."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._lock = threading.Lock()
 
     def send(self, kind: str, body: dict[str, JSONValue]) -> None:
         """Send one message; blocks while the pipe is full."""
         line = jcs({"kind": kind, "body": body}) + b"\n"
         view = memoryview(line)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+        with self._lock:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+
+    def keep_alive(self, seconds: float) -> None:
+        """From now on send ``alive`` every ``seconds`` in which this process computed.
+
+        One call into the engine may take longer than a supervisor's patience. Where nothing is
+        computed any more, a thread of its own that waits for ever say, silence tells.
+        """
+
+        def beat() -> None:
+            spent = time.process_time()
+            while True:
+                time.sleep(seconds)
+                now = time.process_time()
+                # Less than that is what this thread itself needs.
+                if now - spent >= _BEAT_SHARE * seconds:
+                    # Out of memory, or nobody reads any more: not for this thread to report.
+                    with contextlib.suppress(MemoryError, OSError):
+                        self.send("alive", {})
+                spent = now
+
+        threading.Thread(target=beat, daemon=True).start()
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Report progress of long work (``total`` 0: unknown)."""

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-import tallystick.errors as errors
 from tallystick.canonical.json import parse_strict
-from tallystick.errors import RunFailedError, TallystickError
+from tallystick.errors import (
+    EvidenceError,
+    IncomparableError,
+    InputError,
+    RunFailedError,
+    TallystickError,
+    UnavailableError,
+)
 
 MAX_MESSAGE = 32 * 1024 * 1024
 _MAX_TEXT = 4000
+ErrorClasses = Sequence[type[TallystickError]]
+#: What a child may report. A verdict on evidence is for jobs that judge some, and says so.
+CHILD_ERRORS: Final[ErrorClasses] = (
+    InputError,
+    IncomparableError,
+    UnavailableError,
+    RunFailedError,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a child: ``kind`` and a JSON object."""
+    """One message of a child: ``kind`` and a JSON object, which may be private."""
 
     kind: str
-    body: dict[str, Any]
+    body: dict[str, Any] = field(repr=False)
 
 
 class MessageReader:
@@ -81,11 +97,28 @@ def _parse(line: bytes) -> Message:
     return Message(kind=value["kind"], body=value["body"])
 
 
-def error_from(body: dict[str, Any]) -> TallystickError:
-    """Return the error that an ``error`` message describes."""
-    kind = getattr(errors, str(body.get("type")), None)
-    if not (isinstance(kind, type) and issubclass(kind, TallystickError)):
-        kind = RunFailedError
+@contextlib.contextmanager
+def well_formed(what: str) -> Iterator[None]:
+    """Decode what a child sent in the body: an EvidenceError there becomes a RunFailedError.
+
+    It was no evidence yet: the child is broken.
+    """
+    try:
+        yield
+    except EvidenceError as error:
+        raise RunFailedError(
+            f"the child sent {what} that is malformed",
+            expected=error.expected,
+            found=error.message,
+        ) from None
+
+
+def error_from(body: dict[str, Any], classes: ErrorClasses = CHILD_ERRORS) -> TallystickError:
+    """Return the error that an ``error`` message describes, of one of ``classes``.
+
+    Whatever else it calls itself, it is a RunFailedError: the class decides the exit code.
+    """
+    kind = next((one for one in classes if one.__name__ == body.get("type")), RunFailedError)
 
     def text(name: str) -> str | None:
         value = body.get(name)

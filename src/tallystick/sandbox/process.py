@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,13 @@ from typing import Any, Self
 
 from tallystick.canonical.json import JSONValue, jcs
 from tallystick.errors import RunFailedError
-from tallystick.sandbox.messages import Message, MessageReader, error_from
+from tallystick.sandbox.messages import (
+    CHILD_ERRORS,
+    ErrorClasses,
+    Message,
+    MessageReader,
+    error_from,
+)
 
 _PEAK = re.compile(rb"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _STDERR_TAIL = 16 * 1024
@@ -26,6 +33,22 @@ _GRACE = 5.0  # seconds for a child that has nothing left to do
 _FREQUENT = ("event", "text")
 # The child's whole environment; callers add what the engine reads when it is loaded.
 _BASE_ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "TZ": "UTC"}
+
+
+def _python_flags() -> list[str]:
+    """Imports come from where this process's come from, and never from the current directory."""
+    flags = ["-P", "-X", "utf8"]
+    return flags if site.ENABLE_USER_SITE else ["-s", *flags]
+
+
+def _import_environment() -> dict[str, str]:
+    """Return the variables without which an install outside the interpreter is not found."""
+    found = {}
+    if not sys.flags.ignore_environment and (path := os.environ.get("PYTHONPATH")):
+        found["PYTHONPATH"] = path
+    if site.ENABLE_USER_SITE:
+        found["PYTHONUSERBASE"] = site.getuserbase()
+    return found
 
 
 def _sealed(data: bytes) -> int:
@@ -73,12 +96,12 @@ class Child:
         self._read, write = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-X", "utf8", "-m", program, str(write)],
+                [sys.executable, *_python_flags(), "-m", program, str(write)],
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=(write, *pass_fds),
-                env={**_BASE_ENVIRONMENT, **(environment or {})},
+                env={**_BASE_ENVIRONMENT, **_import_environment(), **(environment or {})},
                 start_new_session=True,
             )
         except BaseException:
@@ -103,11 +126,13 @@ class Child:
                 self._tail += chunk
                 del self._tail[:-_STDERR_TAIL]
 
-    def messages(self, *, idle_timeout: float | None = None) -> Iterator[Message]:
+    def messages(
+        self, *, idle_timeout: float | None = None, errors: ErrorClasses = CHILD_ERRORS
+    ) -> Iterator[Message]:
         """Yield messages until the child says it is done.
 
-        Raises the error the child reported, or RunFailedError when it died, spoke out of form, or
-        said nothing for ``idle_timeout`` seconds.
+        Raises the error the child reported, if it is one of ``errors``, or RunFailedError when it
+        reported another, died, spoke out of form, or said nothing for ``idle_timeout`` seconds.
         """
         while True:
             message = self._reader.next(idle_timeout)
@@ -119,7 +144,7 @@ class Child:
                 self._done = True
                 return
             if message.kind == "error":
-                raise error_from(message.body)
+                raise error_from(message.body, errors)
             yield message
 
     def _death(self) -> RunFailedError:

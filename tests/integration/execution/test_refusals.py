@@ -105,7 +105,7 @@ def test_another_engine_build(
 
 @pytest.mark.parametrize("changes", [{"name": "another engine"}, {"version": "0"}])
 def test_a_false_name_for_the_same_engine(
-    changes: dict[str, str], honest: HonestRun, model: Path, engine_home: EngineHome, tmp_path: Path
+    changes: dict[str, Any], honest: HonestRun, model: Path, engine_home: EngineHome, tmp_path: Path
 ) -> None:
     with pytest.raises(EvidenceError, match="a name or version that it does not have") as caught:
         replay_forgery(engine_home, honest.resign(**changes), tmp_path / "set", model)

@@ -1,4 +1,4 @@
-"""Tiny child programs, and a way to start them: children see neither PYTHONPATH nor this folder."""
+"""Tiny child programs, and a way to start them: children do not see this folder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ RAW = "tests.support.children.raw"
 _ROOT = Path(__file__).resolve().parents[3]
 _LAUNCHER = """\
 #!{python} -I
-# Called as an interpreter would be: -I -X utf8 -m PROGRAM DESCRIPTOR
+# Called as an interpreter would be: -P -X utf8 -m PROGRAM DESCRIPTOR
 import runpy
 import sys
 sys.path.insert(0, {root!r})
-assert sys.argv[1:5] == ["-I", "-X", "utf8", "-m"], sys.argv
-program = sys.argv[5]
-del sys.argv[1:6]
+at = sys.argv.index("-m")
+assert sys.argv[at - 3 : at] == ["-P", "-X", "utf8"], sys.argv
+program = sys.argv[at + 1]
+del sys.argv[1 : at + 2]
 runpy.run_module(program, run_name="__main__", alter_sys=False)
 """
 

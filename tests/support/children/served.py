@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,37 @@ def sleep(_request: Any, channel: Channel) -> None:
     time.sleep(600)
 
 
+def compute(request: Any, channel: Channel) -> None:
+    """Compute without a word of its own."""
+    channel.keep_alive(0.02)
+    end = time.process_time() + request["seconds"]
+    while time.process_time() < end:
+        pass
+    channel.send("result", {})
+
+
+def wait(request: Any, channel: Channel) -> None:
+    """Compute nothing, without a word."""
+    channel.keep_alive(0.2)
+    time.sleep(request["seconds"])
+    channel.send("result", {})
+
+
+def chorus(_request: Any, channel: Channel) -> None:
+    """Speak from many threads at once, in messages larger than a pipe takes whole."""
+
+    def speak(number: int) -> None:
+        for _ in range(5):
+            channel.send("text", {"voice": str(number) * 100_000})
+
+    threads = [threading.Thread(target=speak, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    channel.send("result", {})
+
+
 def fork(request: Any, channel: Channel) -> None:
     """Leave a grandchild that holds every pipe and would outlive its parent."""
     if os.fork() == 0:
@@ -88,7 +120,22 @@ def fork(request: Any, channel: Channel) -> None:
     sleep(request, channel)
 
 
-WORK = (result, error, surrogate, traceback, kill, look, noise, read, stuck, sleep, fork)
+WORK = (
+    result,
+    error,
+    surrogate,
+    traceback,
+    kill,
+    look,
+    noise,
+    read,
+    stuck,
+    sleep,
+    fork,
+    compute,
+    wait,
+    chorus,
+)
 
 
 def work(request: Any, channel: Channel) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import site
 import subprocess
 import sys
 import time
@@ -14,7 +15,15 @@ from typing import Any
 
 import pytest
 
-from tallystick.errors import IncomparableError, InputError, RunFailedError, TallystickError
+import tallystick
+from tallystick.errors import (
+    EvidenceError,
+    IncomparableError,
+    InputError,
+    RunFailedError,
+    TallystickError,
+)
+from tallystick.sandbox import process
 from tallystick.sandbox.process import Child, run_child
 from tests.support.children import RAW, SERVED, use_test_children
 
@@ -162,6 +171,8 @@ def test_work_that_cannot_be_interrupted_ends_with_its_child() -> None:
 
 @linux
 def test_a_child_sees_nothing_but_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
     for name in ("GGML_CPU_TILED_MM", "OMP_NUM_THREADS", "LD_PRELOAD_X", "TALLYSTICK_RUN_SEED"):
         monkeypatch.setenv(name, "1")
     with open(os.devnull, "rb") as inheritable:
@@ -179,6 +190,69 @@ def test_a_child_sees_nothing_but_what_it_was_given(monkeypatch: pytest.MonkeyPa
     channel = int(found["arguments"][1])
     assert {0, 1, 2, channel} <= set(found["descriptors"])
     assert len(found["descriptors"]) == 5
+
+
+def real_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Path(sys.executable).read_text(encoding="utf-8").split()[0]
+    monkeypatch.setattr(sys, "executable", first.removeprefix("#!"))
+
+
+@linux
+def test_a_program_that_lies_in_pythonpath_is_found_and_one_beside_us_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real_interpreter(monkeypatch)
+    root = str(Path(__file__).resolve().parents[3])
+    source = str(Path(tallystick.__file__).parents[1])
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("PYTHONPATH", source)
+    with pytest.raises(RunFailedError, match="before its work was done") as caught:
+        served("look")
+    assert "No module named 'tests'" in str(caught.value.found)
+    monkeypatch.setenv("PYTHONPATH", f"{root}:{source}")
+    assert served("look")["environment"]["PYTHONPATH"] == f"{root}:{source}"
+
+
+@linux
+def test_an_install_for_one_user_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(site, "getuserbase", lambda: "/home/someone/.local")
+    assert served("look")["environment"]["PYTHONUSERBASE"] == "/home/someone/.local"
+    assert "-s" not in process._python_flags()
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
+    assert "PYTHONUSERBASE" not in served("look")["environment"]
+    assert process._python_flags()[0] == "-s"
+
+
+def kinds(do: str, **more: Any) -> list[str]:
+    with Child(SERVED, {"do": do, **more}) as child:
+        return [message.kind for message in child.messages(idle_timeout=PATIENCE)]
+
+
+def test_a_child_that_computes_says_that_it_lives() -> None:
+    assert "alive" in kinds("compute", seconds=0.5)
+
+
+def test_a_child_that_waits_for_nothing_is_silent() -> None:
+    assert kinds("wait", seconds=0.7) == ["result"]
+
+
+def test_messages_of_many_threads_do_not_mix() -> None:
+    assert sorted(kinds("chorus")) == ["result"] + 40 * ["text"]
+
+
+@pytest.mark.parametrize("kind", ["EvidenceError", "UsageError", "InterruptedRunError"])
+def test_a_child_reports_no_verdict_unless_it_was_asked_for_one(kind: str) -> None:
+    with pytest.raises(RunFailedError, match="what"):
+        served("error", type=kind)
+
+
+def test_a_child_that_judges_evidence_may_say_so() -> None:
+    with (
+        Child(SERVED, {"do": "error", "type": "EvidenceError"}) as child,
+        pytest.raises(EvidenceError, match="what"),
+    ):
+        list(child.messages(idle_timeout=PATIENCE, errors=(EvidenceError,)))
 
 
 def test_a_descriptor_can_be_passed() -> None:
@@ -325,7 +399,7 @@ def test_a_child_whose_supervisor_is_gone_already_does_nothing(tmp_path: Path) -
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-I", "-X", "utf8", "-m", SERVED, str(writer)],
+        [sys.executable, "-P", "-X", "utf8", "-m", SERVED, str(writer)],
         input=b'{"do":"result"}',
         capture_output=True,
         pass_fds=(writer,),

@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 
 from tallystick import errors
-from tallystick.errors import InputError, RunFailedError, TallystickError
-from tallystick.sandbox.messages import MAX_MESSAGE, Message, MessageReader, error_from
+from tallystick.errors import EvidenceError, InputError, RunFailedError, TallystickError
+from tallystick.sandbox.messages import (
+    CHILD_ERRORS,
+    MAX_MESSAGE,
+    Message,
+    MessageReader,
+    error_from,
+    well_formed,
+)
 
 KINDS = [
     value
@@ -131,9 +138,11 @@ def test_each_error_comes_back_as_itself(kind: type[TallystickError]) -> None:
         "found": None,
         "hint": "so",
     }
-    error = error_from(body)
+    error = error_from(body, (kind,))
+    unexpected = error_from(body)
 
     assert type(error) is kind
+    assert type(unexpected) is (kind if kind in CHILD_ERRORS else RunFailedError)
     assert (error.message, error.expected, error.found, error.hint) == ("what", "this", None, "so")
 
 
@@ -157,3 +166,18 @@ def test_the_words_of_an_error_are_bounded() -> None:
 
     assert type(error) is InputError
     assert len(str(error)) == 4000
+
+
+def test_what_a_child_sent_out_of_form_is_no_evidence() -> None:
+    with (
+        pytest.raises(RunFailedError, match="sent a result that is malformed") as caught,
+        well_formed("a result"),
+    ):
+        raise EvidenceError("result.x is missing", expected="text")
+    assert (caught.value.expected, caught.value.found) == ("text", "result.x is missing")
+    with pytest.raises(InputError), well_formed("a result"):
+        raise InputError("something else")
+
+
+def test_a_message_hides_its_body() -> None:
+    assert "secret" not in repr(Message("text", {"bytes": "secret"}))
