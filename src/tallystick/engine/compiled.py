@@ -16,6 +16,7 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
+from tallystick.errors import TallystickError
 from tallystick.store.home import ensure_private_dir
 
 _FLAGS = ("-O2", "-shared", "-fPIC", "-std=c11")
@@ -24,7 +25,8 @@ _FLAGS = ("-O2", "-shared", "-fPIC", "-std=c11")
 def ensure_observer(cache: Path) -> Path | None:
     """Return the path of the compiled observer below ``cache``, building it when it is absent.
 
-    None when there is no compiler, it fails, or ``TALLYSTICK_OBSERVER=python`` asks for none.
+    None when there is no compiler, it fails, nothing can be kept in ``cache``, or
+    ``TALLYSTICK_OBSERVER=python`` asks for none.
     """
     if os.environ.get("TALLYSTICK_OBSERVER") == "python":
         return None
@@ -37,8 +39,11 @@ def ensure_observer(cache: Path) -> Path | None:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None
-    ensure_private_dir(directory)
-    return target if _build(compiler, source, target) else None
+    try:
+        ensure_private_dir(directory)
+        return target if _build(compiler, source, target) else None
+    except (TallystickError, OSError):
+        return None
 
 
 def _is_ours(path: Path) -> bool:
