@@ -27,9 +27,12 @@ class ContextSpec:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """One batch: parallel tuples. ``outputs[i]`` asks for the last layer and logits of row i."""
+    """One batch: parallel tuples. ``outputs[i]`` asks for the last layer and logits of row i.
 
-    tokens: Sequence[int]
+    ``tokens`` are private.
+    """
+
+    tokens: Sequence[int] = field(repr=False)
     positions: Sequence[int]
     sequences: Sequence[int]
     outputs: Sequence[bool]
@@ -186,7 +189,10 @@ class Model(Protocol):
         """Return the text of the begin or end token, "" when the vocabulary has none."""
 
     def chat_template(self) -> str | None:
-        """Return the chat template that the model carries, None when there is none."""
+        """Return the chat template that the model carries, None when there is none.
+
+        Raises InputError when it is not text.
+        """
 
     def is_end(self, token: int) -> bool:
         """Tell whether ``token`` ends a generation."""

@@ -11,7 +11,7 @@ import numpy as np
 from tallystick.engine.libllama.graph_tap import GraphTap
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.summary import summarise_engine, summarise_model
-from tallystick.engine.libllama.tap import CompiledTap, PythonTap
+from tallystick.engine.libllama.tap import CompiledTap, PythonTap, require_cache
 from tallystick.engine.port import (
     ContextSpec,
     EngineSummary,
@@ -25,6 +25,11 @@ from tallystick.errors import IncomparableError, InputError, RunFailedError
 
 _LLAMA_DECODE_NO_ROOM = 1
 AnyTap = CompiledTap | PythonTap
+
+
+def has_cache(library: Library, model: Any) -> bool:
+    """Tell whether the model has attention, and so a KV cache: all but purely recurrent ones."""
+    return not library.lib.llama_model_is_recurrent(model)
 
 
 class LlamaContext:
@@ -146,9 +151,14 @@ class ObservedLlamaContext(LlamaContext):
         self._observer = tap
         # Opening a context may evaluate nothing of ours: forget what it left.
         tap.take()
+        self._has_cache = has_cache(library, model)
+        self._writes_before = tap.cache_writes
 
     def layer_rows(self) -> Sequence[LayerRows]:
-        return self._observer.take()
+        rows = self._observer.take()
+        if self._has_cache:
+            require_cache(self._observer.cache_writes - self._writes_before)
+        return rows
 
 
 class TracedLlamaContext(LlamaContext):
@@ -161,9 +171,13 @@ class TracedLlamaContext(LlamaContext):
         super().__init__(library, model, vocabulary, spec, self._trace)
         # Opening a context may evaluate nothing of ours: forget what it left.
         self._trace.take()
+        self._has_cache = has_cache(library, model)
 
     def node_readings(self) -> Sequence[NodeReading]:
-        return self._trace.take()
+        readings = self._trace.take()
+        if self._has_cache:
+            require_cache(self._trace.cache_writes)
+        return readings
 
 
 class LlamaModel:
@@ -212,7 +226,12 @@ class LlamaModel:
         if pointer == self._ffi.NULL:
             return None
         text: bytes = self._ffi.string(pointer)
-        return text.decode("utf-8")
+        try:
+            return text.decode("utf-8")
+        except UnicodeDecodeError:
+            raise InputError(
+                "the model's chat template is not text", expected="UTF-8", hint="run without --chat"
+            ) from None
 
     def open_context(self, spec: ContextSpec) -> LlamaContext:
         return LlamaContext(self._library, self._handle, self.vocabulary, spec, None)

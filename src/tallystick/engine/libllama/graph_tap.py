@@ -46,6 +46,7 @@ class GraphTap:
         self._failure: BaseException | None = None
         self._flash_nodes = 0
         self._not_f16 = 0
+        self.cache_writes = 0
         self.callback = self._ffi.callback(
             "bool(struct ggml_tensor *, bool, void *)", self._on_node
         )
@@ -90,9 +91,9 @@ class GraphTap:
         node = GraphNode(self._tensor(tensor), tuple(map(self._tensor, sources)))
         made = node.tensor
         self._flash_nodes += made.op == "FLASH_ATTN_EXT"
-        self._not_f16 += (
-            made.op == "SET_ROWS" and made.name.startswith(_CACHES) and made.type != "f16"
-        )
+        if made.op == "SET_ROWS" and made.name.startswith(_CACHES):
+            self.cache_writes += 1
+            self._not_f16 += made.type != "f16"
         wanted = self._reads == "products" and (
             made.op == "MUL_MAT" or made.name.startswith(_ROUTES)
         )

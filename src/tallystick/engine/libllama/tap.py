@@ -1,7 +1,8 @@
 """The observer: the engine's scheduler callback that reads layer-output rows.
 
 Two taps with one result: `CompiledTap` (engine/observer.c) and `PythonTap`. Both also check, in
-the graph itself, what has no getter: flash attention off and a KV cache of 16-bit floats.
+the graph itself, what has no getter: flash attention off and a KV cache of 16-bit floats. What
+nobody saw is not checked: `require_cache` demands that a write into the cache was recognised.
 """
 
 from __future__ import annotations
@@ -58,9 +59,11 @@ class CompiledTap:
         self._tap.op_set_rows = library.operations["SET_ROWS"]
         self.callback = self._lib.tap_callback
         self.user_data = self._tap
+        self.cache_writes = 0
 
     def take(self) -> Sequence[LayerRows]:
         tap = self._tap
+        self.cache_writes = int(tap.cache_nodes)
         check_graph(tap.flash_nodes, tap.cache_nodes_not_f16, tap.bad_rows)
         data = (
             memoryview(self._ffi.buffer(tap.bytes, tap.n_bytes)) if tap.n_bytes else memoryview(b"")
@@ -87,6 +90,7 @@ class PythonTap:
         self._flash_nodes = 0
         self._not_f16 = 0
         self._bad_rows = 0
+        self.cache_writes = 0
         flash = library.operations["FLASH_ATTN_EXT"]
         set_rows = library.operations["SET_ROWS"]
 
@@ -95,8 +99,9 @@ class PythonTap:
                 self._keep(tensor)
                 return True
             op = tensor.op
-            if op == set_rows:
-                self._not_f16 += tensor.type != 1 and ffi.string(tensor.name).startswith(_CACHES)
+            if op == set_rows and ffi.string(tensor.name).startswith(_CACHES):
+                self.cache_writes += 1
+                self._not_f16 += tensor.type != 1
             elif op == flash:
                 self._flash_nodes += 1
             name = tensor.name
@@ -148,6 +153,17 @@ def check_graph(flash_nodes: int, cache_nodes_not_f16: int, bad_rows: int) -> No
     if bad_rows:
         raise RunFailedError(
             "a layer output is not a plain matrix of floats", found=f"{bad_rows} tensors"
+        )
+
+
+def require_cache(writes: int) -> None:
+    """Raise when no write into a KV cache was recognised in the graphs of a model that has one."""
+    if writes <= 0:
+        raise IncomparableError(
+            "the type of the KV cache cannot be seen in the engine's graph",
+            expected="a SET_ROWS node into cache_k_l or cache_v_l",
+            found="none",
+            hint="this architecture names its cache in a way that is not known",
         )
 
 
