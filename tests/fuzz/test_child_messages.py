@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -23,7 +24,8 @@ from tallystick.execution.jobs import EngineSetup, FingerprintJob, GenerateJob, 
 from tallystick.sandbox.messages import ErrorClasses, Message, MessageReader, error_from
 from tests.support.documents import example_run
 
-JOB = FingerprintJob(EngineSetup("/nowhere/library.so", None, 1), ())
+SETUP = EngineSetup(__file__, launch.file_identity(__file__), None, 1)
+JOB = FingerprintJob(SETUP, ())
 GENERATION = Generation(
     rendered_prompt="Hi",
     chat_template_digest=None,
@@ -170,8 +172,8 @@ def test_a_job_has_so_many_events_and_no_more(monkeypatch: pytest.MonkeyPatch, t
     event = Message(
         "event", {"event": "Init", "seq": 0, "monotonic_ns": "1", "wall_ns": "2", "rss": "3"}
     )
-    setup, run = EngineSetup("/nowhere/library.so", None, 1), example_run()
-    job = GenerateJob(setup, 3, replace(run, max_tokens=tokens), RowClass(1, 1), "no")
+    run = example_run()
+    job = GenerateJob(SETUP, 3, replace(run, max_tokens=tokens), RowClass(1, 1), "no")
     result = Message("result", {})
     outcome = outcome_of(monkeypatch, *[event] * (tokens + 8), result, job=job)
     assert len(outcome.events) == tokens + 8
@@ -181,14 +183,45 @@ def test_a_job_has_so_many_events_and_no_more(monkeypatch: pytest.MonkeyPatch, t
 
 def test_only_a_replay_may_find_evidence_wanting(monkeypatch: pytest.MonkeyPatch) -> None:
     error = Message("error", {"type": "EvidenceError", "message": "what"})
-    setup, run = EngineSetup("/nowhere/library.so", None, 1), example_run()
-    generate = GenerateJob(setup, 3, run, RowClass(1, 1), "no")
+    run = example_run()
+    generate = GenerateJob(SETUP, 3, run, RowClass(1, 1), "no")
     for job in (JOB, generate):
         with pytest.raises(RunFailedError, match="what"):
             outcome_of(monkeypatch, error, job=job)
-    replay = ReplayJob(setup, 3, run, RowClass(1, 1), (1,), "no", "none")
+    replay = ReplayJob(SETUP, 3, run, RowClass(1, 1), (1,), "no", "none")
     with pytest.raises(EvidenceError, match="what"):
         outcome_of(monkeypatch, error, job=replay)
+
+
+def test_a_library_that_is_not_the_hashed_file_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = tmp_path / "library.so"
+    library.write_bytes(b"hashed")
+    job = FingerprintJob(EngineSetup(str(library), launch.file_identity(str(library)), None, 1), ())
+    result = Message("result", {"x": 1})
+    assert outcome_of(monkeypatch, result, job=job).body == {"x": 1}
+
+    class Replacing(Scripted):
+        """While it works, another file comes to the library's place."""
+
+        def messages(self, **_named: Any) -> Iterator[Message]:
+            other = tmp_path / "other"
+            other.write_bytes(b"hashed")
+            other.replace(library)
+            yield result
+
+    monkeypatch.setattr(launch, "Child", Replacing)
+    with pytest.raises(RunFailedError, match="was replaced or changed"):
+        launch.run_job(job, ())
+    # And then it is not even loaded.
+    monkeypatch.delattr(launch, "Child")
+    with pytest.raises(RunFailedError, match="was replaced or changed"):
+        launch.run_job(job, ())
+    library.unlink()
+    with pytest.raises(RunFailedError, match="was replaced or changed") as caught:
+        launch.run_job(job, ())
+    assert caught.value.found == "no file"
 
 
 def test_an_outcome_hides_its_body(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ as long as every library that took part is the same file.
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import re
 from collections.abc import Sequence
@@ -24,7 +23,13 @@ from tallystick.engine.suite.parts import SUITE_VERSION
 from tallystick.errors import RunFailedError, TallystickError
 from tallystick.execution.jobs import FingerprintJob
 from tallystick.execution.knobs import KNOB_SETTINGS
-from tallystick.execution.launch import InstalledEngine, OnProgress, no_progress, run_job
+from tallystick.execution.launch import (
+    InstalledEngine,
+    OnProgress,
+    file_identity,
+    no_progress,
+    run_job,
+)
 from tallystick.models.registry import replace_document
 from tallystick.sandbox.messages import well_formed
 from tallystick.store.home import ensure_private_dir
@@ -168,12 +173,7 @@ def _paths(body: dict[str, Any]) -> list[str]:
 
 
 def _library(path: str) -> LibraryFile:
-    identity = ""
-    with contextlib.suppress(OSError):
-        info = os.stat(path)
-        fields = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-        identity = ":".join(map(str, fields))
-    return LibraryFile(path, identity)
+    return LibraryFile(path, file_identity(path))
 
 
 def _boot() -> str:

@@ -23,9 +23,13 @@ Descriptor = Annotated[int, IntRange(0, 2**16)]
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """Which library to load, and the compiled observer if there is one (paths)."""
+    """Which library to load, and the compiled observer if there is one (paths).
+
+    ``identity`` is what the kernel said of the library file when it was hashed.
+    """
 
     library: LongText
+    identity: ShortText
     observer: LongText | None
     threads: Count
 

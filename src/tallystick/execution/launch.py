@@ -6,7 +6,7 @@ import base64
 import binascii
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,12 +53,14 @@ class InstalledEngine:
 
     build: EngineBuild
     library: Path
+    identity: str
     observer: Path | None
 
     def setup(self, threads: int | None) -> EngineSetup:
         """Return what a child needs to load it; ``threads`` None takes every core we may use."""
         return EngineSetup(
             library=os.fspath(self.library),
+            identity=self.identity,
             observer=None if self.observer is None else os.fspath(self.observer),
             threads=threads or usable_cores(),
         )
@@ -92,8 +94,35 @@ def find_engine(home: Path) -> InstalledEngine:
     """
     path = library_path()
     with opened(path) as descriptor:
-        digest = DigestCache(home).digest_of(descriptor).digest
-    return InstalledEngine(engine_build(digest), path, ensure_observer(home / "cache"))
+        hashed = DigestCache(home).digest_of(descriptor)
+    return InstalledEngine(
+        engine_build(hashed.digest),
+        path,
+        ":".join(map(str, astuple(hashed.identity))),
+        ensure_observer(home / "cache"),
+    )
+
+
+def file_identity(path: str) -> str:
+    """Return device, inode, size, mtime and ctime of the file at ``path``; "" without one."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return ""
+    fields = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+    return ":".join(map(str, fields))
+
+
+def _require_same_library(setup: EngineSetup) -> None:
+    """The library is loaded by its path, which has to mean the file that was hashed."""
+    found = file_identity(setup.library)
+    if found != setup.identity:
+        raise RunFailedError(
+            "the engine library was replaced or changed since it was hashed",
+            expected=setup.identity,
+            found=found or "no file",
+            hint="leave the installation alone while models run, and start again",
+        )
 
 
 def dropped_environment() -> tuple[str, ...]:
@@ -111,8 +140,10 @@ def run_job(
 ) -> Outcome:
     """Run one job in a child of its own and return its outcome; the child is gone then.
 
-    Raises what the child reports, and RunFailedError when it dies or falls silent.
+    Raises what the child reports, and RunFailedError when it dies or falls silent, or when the
+    engine library is not (any more) the file that was hashed.
     """
+    _require_same_library(job.setup)
     name = next(name for name, kind in JOBS.items() if isinstance(job, kind))
     environment = ENGINE_ENVIRONMENT | {knob.name: knob.value for knob in knobs}
     events: list[Event] = []
@@ -142,6 +173,7 @@ def run_job(
                 result = body
     if result is None:
         raise RunFailedError("the child ended without a result")
+    _require_same_library(job.setup)
     return Outcome(result, tuple(events), child.peak_rss)
 
 

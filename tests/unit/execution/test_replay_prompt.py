@@ -27,7 +27,7 @@ def job_of(renderer: str, **changes: object) -> ReplayJob:
         example_run(), prompt="Hi", chat=Chat(None, None), policy="row-class", max_tokens=16
     )
     run = replace(plain, **changes)  # type: ignore[arg-type]
-    setup = EngineSetup("", None, 1)
+    setup = EngineSetup("", "", None, 1)
     return ReplayJob(setup, 3, run, RowClass(2, 512), (1,), "no", renderer)
 
 
