@@ -14,6 +14,8 @@ from tallystick.engine.libllama.adapter import (
     TracedLlamaContext,
     has_cache,
 )
+from tallystick.engine.libllama.cdef import DECLARATIONS
+from tallystick.engine.libllama.pins import STRUCT_SIZES
 from tallystick.engine.port import Rows
 from tallystick.errors import IncomparableError, InputError
 
@@ -71,3 +73,9 @@ def test_a_recurrent_model_has_no_cache() -> None:
 
 def test_a_batch_hides_its_tokens() -> None:
     assert "12345" not in repr(Rows((12345,), (0,), (0,), (True,)))
+
+
+def test_the_declarations_are_sound() -> None:
+    ffi = cffi.FFI()
+    ffi.cdef(DECLARATIONS)
+    assert ffi.sizeof("struct ggml_tensor") == STRUCT_SIZES["ggml_tensor"]

@@ -135,7 +135,6 @@ bool llama_model_has_encoder(const struct llama_model * model);
 bool llama_model_has_decoder(const struct llama_model * model);
 bool llama_model_is_diffusion(const struct llama_model * model);
 bool llama_model_is_recurrent(const struct llama_model * model);
-bool llama_model_is_recurrent(const struct llama_model * model);
 int32_t llama_model_meta_val_str(const struct llama_model * model, const char * key, char * buf,
                                  size_t size);
 const char * llama_model_chat_template(const struct llama_model * model, const char * name);
