@@ -114,8 +114,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 def cli() -> None:
     """Run a language model, leave a receipt, and let anyone check it bit for bit.
 
-    In a receipt the signer states which model, prompt, engine and sandbox profile gave exactly these
-    bytes. `verify` shows who states it, `replay` whether it is so; neither, that it is right.
+    In a receipt the signer states which model, prompt, engine and sandbox profile gave exactly
+    these bytes. `verify` shows who states it, `replay` whether it is so; neither, that it is right.
 
     Each option can also be set by an environment variable: TALLYSTICK_<COMMAND>_<OPTION>.
     Results go to standard output, everything else to standard error.

@@ -11,9 +11,11 @@ from tallystick.attest.keyfiles import (
     default_key_path,
     describe_key,
     ensure_public_key,
+    public_key_path,
     read_key,
 )
 from tallystick.attest.keys import PublicKey, SigningKey
+from tallystick.attest.secretfiles import already_there
 from tallystick.errors import InputError
 from tallystick.store.home import home as default_home
 
@@ -53,8 +55,9 @@ def show_key(path: Path | None = None, *, home: Path | None = None) -> ShownKey:
 def existing_key(choice: SignerChoice, home: Path) -> SigningKey | None:
     """Return the key that ``choice`` names, None when it is a default key yet to be made.
 
-    Raises InputError when the key file is bad, its passphrase is missing or wrong, or there is a
-    passphrase and no key: a key made on first use would not be encrypted.
+    Raises InputError when the key file is bad, its passphrase is missing or wrong, when there is
+    a passphrase and no key (one made on first use would not be encrypted), or when a public key
+    file without its private one is in the way.
     """
     if choice.path is not None:
         return read_key(choice.path, choice.passphrase or _refuse_passphrase)
@@ -68,6 +71,8 @@ def existing_key(choice: SignerChoice, home: Path) -> SigningKey | None:
             found=str(path),
             hint="make one with `tallystick keys new`, or give no passphrase",
         )
+    if (left := public_key_path(path)).exists():
+        raise already_there(left)  # no key can be made beside it: better said before the run
     return None
 
 
