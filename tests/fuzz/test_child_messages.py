@@ -18,9 +18,16 @@ from tallystick.canonical.json import jcs
 from tallystick.contracts.codec import encode
 from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.runtime import RowClass
-from tallystick.errors import EvidenceError, RunFailedError, TallystickError
+from tallystick.errors import EvidenceError, RunFailedError, TallystickError, UsageError
 from tallystick.execution import launch
-from tallystick.execution.jobs import EngineSetup, FingerprintJob, GenerateJob, Job, ReplayJob
+from tallystick.execution.jobs import (
+    EngineSetup,
+    FingerprintJob,
+    GenerateJob,
+    Job,
+    ObserveJob,
+    ReplayJob,
+)
 from tallystick.sandbox.messages import ErrorClasses, Message, MessageReader, error_from
 from tests.support.documents import example_run
 
@@ -191,6 +198,15 @@ def test_only_a_replay_may_find_evidence_wanting(monkeypatch: pytest.MonkeyPatch
     replay = ReplayJob(SETUP, 3, run, RowClass(1, 1), (1,), "no", "none")
     with pytest.raises(EvidenceError, match="what"):
         outcome_of(monkeypatch, error, job=replay)
+
+
+def test_only_an_observed_run_may_find_its_call_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = Message("error", {"type": "UsageError", "message": "what"})
+    with pytest.raises(RunFailedError, match="what"):
+        outcome_of(monkeypatch, error)
+    observe = ObserveJob(SETUP, 3, "m.gguf", "x", 1, "graph", "omit")
+    with pytest.raises(UsageError, match="what"):
+        outcome_of(monkeypatch, error, job=observe)
 
 
 def test_a_library_that_is_not_the_hashed_file_is_not_used(

@@ -15,8 +15,8 @@ from tallystick.contracts.generation import Generation
 from tallystick.contracts.runtime import EngineBuild, Knob
 from tallystick.engine.compiled import ensure_observer
 from tallystick.engine.libllama.locate import engine_build, library_path
-from tallystick.errors import EvidenceError, RunFailedError
-from tallystick.execution.jobs import JOBS, EngineSetup, GenerateJob, Job, ReplayJob
+from tallystick.errors import EvidenceError, RunFailedError, UsageError
+from tallystick.execution.jobs import JOBS, EngineSetup, GenerateJob, Job, ObserveJob, ReplayJob
 from tallystick.models.digests import DigestCache
 from tallystick.models.files import opened
 from tallystick.sandbox.messages import CHILD_ERRORS, ErrorClasses, well_formed
@@ -178,8 +178,13 @@ def run_job(
 
 
 def _errors(job: Job) -> ErrorClasses:
-    """Return what a child may report of ``job``: only a replay has evidence to judge."""
-    return (*CHILD_ERRORS, EvidenceError) if isinstance(job, ReplayJob) else CHILD_ERRORS
+    """Return what a child may report of ``job``.
+
+    Only a replay has evidence to judge; how long a transcript would be, only `observe`'s child sees.
+    """
+    if isinstance(job, ReplayJob):
+        return (*CHILD_ERRORS, EvidenceError)
+    return (*CHILD_ERRORS, UsageError) if isinstance(job, ObserveJob) else CHILD_ERRORS
 
 
 def _count(body: dict[str, Any], name: str) -> int:
