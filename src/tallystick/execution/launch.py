@@ -180,7 +180,7 @@ def run_job(
 def _errors(job: Job) -> ErrorClasses:
     """Return what a child may report of ``job``.
 
-    Only a replay has evidence to judge; how long a transcript would be, only `observe`'s child sees.
+    Only a replay has evidence to judge; how long a transcript would be, only its child sees.
     """
     if isinstance(job, ReplayJob):
         return (*CHILD_ERRORS, EvidenceError)
