@@ -22,7 +22,7 @@ from tallystick.contracts.runtime import ROW_CLASS, RowClass
 from tallystick.engine.port import ContextSpec, Model, ObservedContext, Rows
 from tallystick.evidence.state_tree import StateTree, row_digests
 from tallystick.execution.jobs import CalibrateJob
-from tallystick.execution.schedule import context_cells
+from tallystick.execution.schedule import MAX_FLOOR, context_cells
 from tallystick.execution.session import Execution, Plan, Sampler, generate, re_execute
 from tallystick.execution.states import layer_blocks
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 SIZES: Final = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 32, 64, 65, 127, 256, 511, 512)
 _TEXT_SIZES: Final = (1, 2, 3, 4, 7, 8, 9, 16, 17, 65)
-MAX_FLOOR: Final = 16
 _PREFIX: Final = 40
 _TEXT: Final = (
     "A tally stick is split in two, and only the true halves fit together. 割符は二つに割る。 "

@@ -30,10 +30,11 @@ IDLE_SECONDS: Final = 900.0
 #: Events of a job besides one for each token: its beginning, its load, its end.
 _OTHER_EVENTS: Final = 8
 _DROPPED_PREFIXES: Final = ("GGML_", "LLAMA_", "OMP_", "GOMP_", "KMP_")
-# Waiting threads sleep instead of spinning: on shared cores this is several times faster, and it
-# has no influence on any bit (docs/benchmarks.md). An engine that aborts would start a debugger
+# Waiting threads spin for some microseconds, which spans the gaps between parts of a graph, and
+# then sleep: endless spinning is several times slower on shared cores, sleeping at once a third
+# slower on idle ones. No bit depends on it (docs/benchmarks.md). An engine that aborts would start a debugger
 # on itself, whose words (values of variables among them) would reach the user's screen.
-ENGINE_ENVIRONMENT: Final = {"OMP_WAIT_POLICY": "passive", "GGML_NO_BACKTRACE": "1"}
+ENGINE_ENVIRONMENT: Final = {"GOMP_SPINCOUNT": "1000", "GGML_NO_BACKTRACE": "1"}
 
 OnProgress = Callable[[str, int, int], None]
 OnText = Callable[[bytes], None]

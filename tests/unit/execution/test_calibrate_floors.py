@@ -8,8 +8,9 @@ import pytest
 
 from tallystick.contracts.model import ModelFacts, WeightType
 from tallystick.execution.calibrate import Setting, settings_for
-from tallystick.execution.calibrate_child import MAX_FLOOR, _floors
+from tallystick.execution.calibrate_child import _floors
 from tallystick.execution.knobs import KNOB_SETTINGS
+from tallystick.execution.schedule import MAX_FLOOR
 from tests.support.documents import example_facts
 from tests.support.fake_engine import FakeModel
 

@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.contracts.runtime import RowClass
-from tallystick.execution import calibrate_child
 from tallystick.execution.schedule import (
-    MAX_FLOOR,
     Chunk,
     batch,
     chunks,
@@ -149,7 +147,3 @@ def test_a_context_holds_the_run_and_its_scratch_rows(
 
     assert cells % 256 == 0
     assert 0 <= cells - (prompt + limit + row_class.floor - 1) < 256
-
-
-def test_no_class_that_is_calibrated_has_a_higher_floor_than_a_replay_takes() -> None:
-    assert MAX_FLOOR == calibrate_child.MAX_FLOOR

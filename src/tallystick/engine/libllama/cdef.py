@@ -29,6 +29,25 @@ struct ggml_tensor {
     char padding[8];
 };
 
+/* The same tensor, its name's first eight bytes read as one number. */
+struct tensor_head {
+    int32_t type;
+    void * buffer;
+    int64_t ne[4];
+    size_t nb[4];
+    int32_t op;
+    int32_t op_params[16];
+    int32_t flags;
+    void * src[10];
+    void * view_src;
+    size_t view_offs;
+    void * data;
+    uint64_t name_head;
+    char name_rest[56];
+    void * extra;
+    char padding[8];
+};
+
 typedef bool (*eval_callback)(struct ggml_tensor * tensor, bool ask, void * user_data);
 
 struct llama_model_params {

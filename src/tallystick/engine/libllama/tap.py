@@ -37,6 +37,7 @@ bool tap_callback(struct ggml_tensor * t, bool ask, void * user_data);
 void tap_free(struct tap * tap);
 """
 
+_LAYER_OUTPUT = b"l_out-"
 _CACHES = (b"cache_k_l", b"cache_v_l")
 
 
@@ -93,24 +94,31 @@ class PythonTap:
         self.cache_writes = 0
         flash = library.operations["FLASH_ATTN_EXT"]
         set_rows = library.operations["SET_ROWS"]
+        mask = (1 << 8 * len(_LAYER_OUTPUT)) - 1
+        wanted = int.from_bytes(_LAYER_OUTPUT, "little")  # as every pinned build is
 
         def callback(tensor: Any, ask: bool, _user: Any) -> bool:
             if not ask:
                 self._keep(tensor)
                 return True
             op = tensor.op
-            if op == set_rows and ffi.string(tensor.name).startswith(_CACHES):
+            if op == set_rows and self._name(tensor).startswith(_CACHES):
                 self.cache_writes += 1
                 self._not_f16 += tensor.type != 1
             elif op == flash:
                 self._flash_nodes += 1
-            name = tensor.name
-            # Three characters decide for all but a few nodes.
-            near = name[0] == b"l" and name[1] == b"_"
-            return near and bool(ffi.string(name).startswith(b"l_out-"))
+            # One number decides: this runs once for each of a graph's nodes.
+            return bool(tensor.name_head & mask == wanted)
 
-        self.callback = ffi.callback("bool(struct ggml_tensor *, bool, void *)", callback)
+        # Kept: the cast pointer does not keep it alive.
+        self._function = ffi.callback("bool(struct tensor_head *, bool, void *)", callback)
+        self.callback = ffi.cast("eval_callback", self._function)
         self.user_data = ffi.NULL
+
+    def _name(self, tensor: Any) -> bytes:
+        start = self._ffi.cast("char *", self._ffi.addressof(tensor, "name_head"))
+        name: bytes = self._ffi.string(start, 64)
+        return name
 
     def _keep(self, tensor: Any) -> None:
         row_bytes = tensor.ne[0] * 4
@@ -127,7 +135,7 @@ class PythonTap:
             self._bad_rows += 1
             return
         data = self._ffi.buffer(tensor.data, rows * row_bytes)[:]
-        layer = int(self._ffi.string(tensor.name)[6:])
+        layer = int(self._name(tensor)[len(_LAYER_OUTPUT) :])
         self._records.append(LayerRows(layer, rows, memoryview(data)))
 
     def take(self) -> Sequence[LayerRows]:
