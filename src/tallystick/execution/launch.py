@@ -32,8 +32,9 @@ _OTHER_EVENTS: Final = 8
 _DROPPED_PREFIXES: Final = ("GGML_", "LLAMA_", "OMP_", "GOMP_", "KMP_")
 # Waiting threads spin for some microseconds, which spans the gaps between parts of a graph, and
 # then sleep: endless spinning is several times slower on shared cores, sleeping at once a third
-# slower on idle ones. No bit depends on it (docs/benchmarks.md). An engine that aborts would start a debugger
-# on itself, whose words (values of variables among them) would reach the user's screen.
+# slower on idle ones. No bit depends on it (docs/benchmarks.md).
+# An engine that aborts would start a debugger on itself, whose words (values of variables among
+# them) would reach the user's screen.
 ENGINE_ENVIRONMENT: Final = {"GOMP_SPINCOUNT": "1000", "GGML_NO_BACKTRACE": "1"}
 
 OnProgress = Callable[[str, int, int], None]
