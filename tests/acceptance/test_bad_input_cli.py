@@ -156,7 +156,7 @@ def _with_number(model: Path, key: str, value: int, into: Path) -> Path:
     return into
 
 
-def test_more_layers_than_tensors_exit_4(toy_moe: Path, place: Place, tmp_path: Path) -> None:
+def test_too_many_layers_exit_4(toy_moe: Path, place: Place, tmp_path: Path) -> None:
     path = _with_number(toy_moe, "qwen3moe.block_count", 2**32 - 1, tmp_path / "layers.gguf")
     place.refuses(place.run("--model", path, PROMPT), 4, "layers", str(2**32 - 1))
 

@@ -49,6 +49,7 @@ from tallystick.receipts.steps_openings import check_openings
 from tallystick.receipts.steps_structure import check_structure
 from tallystick.receipts.verify import verify_set
 from tallystick.store.home import home as default_home
+from tallystick.store.home import user_path
 from tallystick.store.sets import read_set
 
 _CHECK = 4
@@ -175,7 +176,7 @@ def _opened(
 def _require_model(core: Core, model: str, home: Path, on_progress: OnProgress) -> None:
     """Hash the file before anything parses or loads it."""
     pin = find_pin(model, home)
-    path = resolved(Path(model).expanduser() if pin is None else pin_path(pin, home))
+    path = resolved(user_path(model) if pin is None else pin_path(pin, home))
     _require_digest(core, hash_file(path, home, on_progress).digest)
 
 

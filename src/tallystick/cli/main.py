@@ -108,6 +108,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     is_flag=True,
     expose_value=False,
     is_eager=True,
+    # A variable that a build happens to set must never take the place of a verdict.
+    allow_from_autoenv=False,
     callback=_print_version,
     help="Show the version and exit.",
 )
@@ -128,12 +130,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ``arguments`` are the words after the program's name; None takes them from ``sys.argv``.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if _COMPLETION_VARIABLE in os.environ:
+    stdout_was_open = _open_standard_streams()
+    if _COMPLETION_VARIABLE in os.environ and not words:
         cli.main(words, prog_name=PROGRAM, complete_var=_COMPLETION_VARIABLE)
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:  # a terminal that cannot show a letter must not end the program
         reconfigure(errors="backslashreplace")
     try:
+        if not stdout_was_open:
+            raise UnavailableError("standard output is closed", hint="send it to /dev/null instead")
         with _terminate_as_interrupt():
             code = _invoke(words)
             sys.stdout.flush()
@@ -143,6 +148,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _BROKEN_PIPE_EXIT
     except (Exception, KeyboardInterrupt) as error:
         return _report(error, words)
+
+
+def _open_standard_streams() -> bool:
+    """Give descriptors 0 to 2 to the null device where the caller closed them.
+
+    Otherwise the next files to be opened would get these numbers, and a child's streams would
+    then take their places. Tells whether standard output was open: a result needs it.
+    """
+    was_open = True
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            was_open = was_open and number != 1
+            descriptor = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    return was_open
 
 
 def _invoke(words: list[str]) -> int:

@@ -60,7 +60,7 @@ def _moment(text: str | None) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
-    if moment is None or moment.tzinfo is None:
+    if moment is None or moment.tzinfo is None or not 1970 <= moment.year <= 9000:
         raise UsageError(
             "--now is not a time", expected="for example 2026-11-30T12:00:00Z", found=text[:80]
         )

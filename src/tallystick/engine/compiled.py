@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 from tallystick.errors import TallystickError
-from tallystick.store.home import ensure_private_dir
+from tallystick.store.home import ensure_private_dir, owned
 
 _FLAGS = ("-O2", "-shared", "-fPIC", "-std=c11")
 
@@ -50,7 +50,7 @@ def _is_ours(path: Path) -> bool:
     """A library that someone else could have written is not loaded."""
     with contextlib.suppress(OSError):
         state = path.lstat()
-        return state.st_uid == os.geteuid() and not state.st_mode & 0o022
+        return owned(state) and state.st_size > 0
     return False
 
 

@@ -15,19 +15,17 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tallystick.canonical.json import JSONValue
 from tallystick.contracts.runtime import ROW_CLASS, RowClass
 from tallystick.engine.port import ContextSpec, Model, ObservedContext, Rows
 from tallystick.evidence.state_tree import StateTree, row_digests
+from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.jobs import CalibrateJob
 from tallystick.execution.schedule import MAX_FLOOR, context_cells
 from tallystick.execution.session import Execution, Plan, Sampler, generate, re_execute
 from tallystick.execution.states import layer_blocks
-
-if TYPE_CHECKING:
-    from tallystick.execution.child import Reporter
 
 SIZES: Final = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 32, 64, 65, 127, 256, 511, 512)
 _TEXT_SIZES: Final = (1, 2, 3, 4, 7, 8, 9, 16, 17, 65)
@@ -199,8 +197,6 @@ def run_calibrate(job: CalibrateJob, reporter: Reporter) -> dict[str, JSONValue]
 
     ``floor`` is 0 when no class is exact under this knob setting, and ``reason`` says why.
     """
-    from tallystick.execution.child import Engine
-
     engine = Engine(job.setup, job.model_fd, reporter)
     model = engine.model
     top = min(SIZES[-1], model.context_train)

@@ -7,8 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tallystick.canonical.hashing import format_digest
@@ -16,17 +15,15 @@ from tallystick.contracts.codec import decode, encode
 from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL
-from tallystick.engine.libllama.adapter import LlamaModel, open_model
-from tallystick.engine.libllama.library import Library
-from tallystick.engine.libllama.tap import open_tap
+from tallystick.engine.libllama.adapter import LlamaModel
 from tallystick.engine.port import Model
 from tallystick.errors import EvidenceError, IncomparableError, InputError, RunFailedError
 from tallystick.evidence.state_tree import StateTree
 from tallystick.execution.chat import other_renderer, renderer
+from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.jobs import (
     JOBS,
     CalibrateJob,
-    EngineSetup,
     FingerprintJob,
     GenerateJob,
     ObserveJob,
@@ -36,74 +33,11 @@ from tallystick.execution.prompt import Prompt, context_of, prepare_prompt
 from tallystick.execution.sampling import parse_temperature
 from tallystick.execution.session import Execution, Plan, Sampler, generate, re_execute
 from tallystick.sandbox.channel import Channel, serve
-from tallystick.telemetry.events import EventKind, Stamper
+from tallystick.telemetry.events import EventKind
 from tallystick.telemetry.rss import resident_bytes
 
 # Far below the supervisor's patience.
 _BEAT_SECONDS: Final = 30.0
-
-
-class Reporter:
-    """Sends events, tokens and progress; every event carries time and memory at source."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._stamp = Stamper(resident_bytes)
-        self._last = 0.0
-
-    def event(self, kind: EventKind, index: int | None = None) -> None:
-        """Report a telemetry event."""
-        event = self._stamp(kind, index)
-        self._channel.send(
-            "event",
-            {
-                "event": str(event.kind),
-                "seq": event.seq,
-                "monotonic_ns": str(event.monotonic_ns),
-                "wall_ns": str(event.wall_ns),
-                "rss": str(event.rss),
-                "index": event.index,
-            },
-        )
-
-    def progress(self, what: str) -> Callable[[int, int], None]:
-        """Return a progress function that speaks at most five times a second."""
-
-        def report(done: int, total: int) -> None:
-            now = time.monotonic()
-            if done == total or now - self._last > 0.2:
-                self._last = now
-                self._channel.progress(what, done, total)
-
-        return report
-
-    def token(self, index: int, text: bytes) -> None:
-        """Report a token and its bytes."""
-        self.event(EventKind.TOKEN_EMITTED, index)
-        self.text(index, text)
-
-    def text(self, index: int, text: bytes) -> None:
-        """Send piece ``index`` of what the supervisor streams on."""
-        self._channel.send("text", {"index": index, "bytes": base64.b64encode(text).decode()})
-
-
-class Engine:
-    """The library and the model of one job."""
-
-    def __init__(self, setup: EngineSetup, model_fd: int, reporter: Reporter) -> None:
-        self.library = Library(Path(setup.library))
-        self.threads = setup.threads
-        observer = None if setup.observer is None else Path(setup.observer)
-        tap = open_tap(self.library, observer)
-        self.observer = tap.kind
-        reporter.event(EventKind.LOADING)
-        started = time.monotonic_ns()
-        loading = reporter.progress("loading")
-        self.model: LlamaModel = open_model(
-            self.library, model_fd, tap, lambda done: loading(int(done * 1000), 1000)
-        )
-        self.load_ns = time.monotonic_ns() - started
-        reporter.event(EventKind.LOAD_COMPLETE)
 
 
 def _output(model: LlamaModel, ids: Sequence[int]) -> bytes:

@@ -8,6 +8,7 @@ as long as every library that took part is the same file.
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import re
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from tallystick.execution.launch import (
 )
 from tallystick.models.registry import replace_document
 from tallystick.sandbox.messages import well_formed
-from tallystick.store.home import ensure_private_dir
+from tallystick.store.home import ensure_private_dir, owned
 
 _MAX_CACHE: Final = 1024 * 1024
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -195,6 +196,8 @@ def _processor() -> str:
 def _load(path: Path) -> _Cached | None:
     try:
         with path.open("rb") as file:
+            if not owned(os.fstat(file.fileno())):
+                return None
             data = file.read(_MAX_CACHE + 1)
         return decode_bytes(_Cached, data, max_bytes=_MAX_CACHE, where="fingerprint cache")
     except (OSError, TallystickError):

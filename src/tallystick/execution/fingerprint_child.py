@@ -6,7 +6,6 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tallystick.canonical.json import JSONValue
 from tallystick.engine.libllama.adapter import open_model
@@ -14,10 +13,8 @@ from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.tap import PythonTap
 from tallystick.engine.port import ContextSpec, Rows
 from tallystick.engine.suite.parts import SuitePart, suite
+from tallystick.execution.child_engine import Reporter
 from tallystick.execution.jobs import FingerprintJob
-
-if TYPE_CHECKING:
-    from tallystick.execution.child import Reporter
 
 
 def run_fingerprint(job: FingerprintJob, reporter: Reporter) -> dict[str, JSONValue]:

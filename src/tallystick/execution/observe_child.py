@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tallystick.canonical.json import JSONValue
 from tallystick.contracts.request import PRODUCER
@@ -41,11 +41,9 @@ from tallystick.evidence.observer.records import (
 )
 from tallystick.evidence.observer.writer import EventTemplate, Step, TranscriptWriter, template
 from tallystick.execution import sampling
+from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.jobs import ObserveJob
 from tallystick.execution.session import Plan
-
-if TYPE_CHECKING:
-    from tallystick.execution.child import Reporter
 
 _READS: Final[dict[str, TraceReads]] = {"graph": "nothing", "sketch": "products"}
 _SPEC: Final = Plan(SEQUENTIAL, RowClass(1, 1), CONTEXT_TOKENS, 1).context_spec()
@@ -99,8 +97,6 @@ def run_observe(job: ObserveJob, reporter: Reporter) -> dict[str, JSONValue]:
     Raises InputError for a prompt that is empty or too long for the context, UsageError when the
     transcript would pass its bounds (then nothing was sent).
     """
-    from tallystick.execution.child import Engine
-
     model = Engine(job.setup, job.model_fd, reporter).model
     prompt = _prompt(model, job)
     writer = TranscriptWriter()

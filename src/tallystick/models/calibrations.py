@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from tallystick.contracts.codec import decode_bytes, encode_bytes
 from tallystick.contracts.model import Calibration
 from tallystick.errors import EvidenceError
 from tallystick.models.registry import models_dir, replace_document
+from tallystick.store.home import owned
 
 MAX_CALIBRATION: Final = 64 * 1024
 
@@ -51,6 +53,8 @@ def examine(
     path = calibration_path(home, model_digest, engine_library, fingerprint)
     try:
         with path.open("rb") as file:
+            if not owned(os.fstat(file.fileno())):
+                return LoadedCalibration(None, "the file belongs to, or is open to, others")
             data = file.read(MAX_CALIBRATION + 1)
         calibration = decode_bytes(
             Calibration, data, max_bytes=MAX_CALIBRATION, where="calibration"

@@ -11,6 +11,7 @@ from tallystick.models.digests import DigestCache, HashedFile, hash_descriptor
 from tallystick.models.facts_child import read_facts
 from tallystick.models.files import Progress, opened, silent
 from tallystick.models.registry import find_pin, pin_path, resolved
+from tallystick.store.home import user_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def describe(name_or_path: str, home: Path, progress: Progress = silent) -> Mode
     pin = find_pin(name_or_path, home)
     if pin is not None:
         return ModelDescription(pin_path(pin, home), pin.digest, pin.size, pin.facts, pin)
-    path = resolved(Path(name_or_path).expanduser())
+    path = resolved(user_path(name_or_path))
     with opened(path) as descriptor:
         facts = read_facts(descriptor)
         hashed = DigestCache(home).digest_of(descriptor, progress=progress)

@@ -37,7 +37,7 @@ from tallystick.models.files import (
     sync_directory,
     unavailable,
 )
-from tallystick.store.home import ensure_private_dir
+from tallystick.store.home import ensure_private_dir, user_path
 
 MAX_PIN: Final = 4 * 1024 * 1024
 _EARLIER_SCHEMAS: Final = ("tallystick.model-pin/v1",)
@@ -110,7 +110,7 @@ def resolve(name_or_path: str, home: Path, progress: Progress = silent) -> Model
     for a file that the engine's loader refuses as it is.
     """
     pin = find_pin(name_or_path, home)
-    path = Path(name_or_path).expanduser() if pin is None else pin_path(pin, home)
+    path = user_path(name_or_path) if pin is None else pin_path(pin, home)
     real = resolved(path)
     with opened(real) as descriptor:
         hashed = DigestCache(home).digest_of(descriptor, progress=progress)

@@ -12,6 +12,7 @@ from tallystick.contracts.model import ModelFacts
 from tallystick.models.facts_child import read_facts
 from tallystick.models.files import opened
 from tallystick.models.registry import find_pin, resolved
+from tallystick.store.home import user_path
 
 
 def price_model(
@@ -32,5 +33,5 @@ def _facts(name_or_path: str, home: Path) -> ModelFacts:
     pin = find_pin(name_or_path, home)
     if pin is not None:
         return pin.facts
-    with opened(resolved(Path(name_or_path).expanduser())) as descriptor:
+    with opened(resolved(user_path(name_or_path))) as descriptor:
         return read_facts(descriptor)

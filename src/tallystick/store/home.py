@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tallystick.contracts.layout import DIRECTORY_MODE
-from tallystick.errors import UnavailableError
+from tallystick.errors import InputError, UnavailableError
 
 HOME_VARIABLE = "TALLYSTICK_HOME"
 
@@ -22,10 +22,27 @@ def home(environment: Mapping[str, str] | None = None) -> Path:
     """
     env = os.environ if environment is None else environment
     if own := env.get(HOME_VARIABLE):
-        return Path(own).expanduser().absolute()
+        return user_path(own).absolute()
     if (base := env.get("XDG_DATA_HOME")) and os.path.isabs(base):
         return Path(base) / "tallystick"
     return Path(env.get("HOME") or Path.home()) / ".local" / "share" / "tallystick"
+
+
+def owned(info: os.stat_result) -> bool:
+    """Say whether only we can have written a file: what others can write decides nothing here."""
+    return info.st_uid == os.geteuid() and not info.st_mode & 0o022
+
+
+def user_path(text: str) -> Path:
+    """Return a path that a user gave, ``~`` resolved. Raises InputError for an unknown user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise InputError(
+            "the path names a user that does not exist",
+            found=text[:200],
+            hint="write ./~name for a file that is called so",
+        ) from None
 
 
 def ensure_private_dir(path: Path) -> Path:

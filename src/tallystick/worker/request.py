@@ -78,6 +78,8 @@ def check_options(options: RunOptions) -> None:
             found=str(options.threads),
         )
     _check_evidence(options.evidence)
+    if options.chat not in ("raw", "template"):
+        raise UsageError("unknown chat mode", expected="raw or template")
     _check_text("prompt", options.prompt)
     if not options.prompt:
         raise InputError("the prompt is empty", hint="give at least one character")

@@ -7,6 +7,7 @@ nobody saw is not checked: `require_cache` demands that a write into the cache w
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -177,4 +178,8 @@ def require_cache(writes: int) -> None:
 
 def open_tap(library: Library, compiled: Path | None) -> CompiledTap | PythonTap:
     """Return the compiled tap when a compiled observer is given, else the Python one."""
-    return PythonTap(library) if compiled is None else CompiledTap(library, compiled)
+    if compiled is not None:
+        # A file that a power cut or a full disk damaged is no reason to fail: it is only quicker.
+        with contextlib.suppress(OSError):
+            return CompiledTap(library, compiled)
+    return PythonTap(library)
