@@ -105,9 +105,10 @@ def test_a_remainder_below_the_floor_borrows_a_row(
     holds(engine_home, endless_model("llama-q8_0"), Case("1025 tokens", letters(1025), 2))
 
 
-def test_512_generated_tokens(engine_home: EngineHome, endless_model: Endless) -> None:
+@pytest.mark.parametrize("name", ["llama-q8_0", "hybrid-q8", "hybrid-q4k"])
+def test_512_generated_tokens(name: str, engine_home: EngineHome, endless_model: Endless) -> None:
     case = Case("long", "A tally stick", 512)
-    honest = holds(engine_home, endless_model("llama-q8_0"), case)
+    honest = holds(engine_home, endless_model(name), case)
     assert honest.receipt.core.sampled_tokens == 512
     assert honest.receipt.core.stop_reason == "length"
 
