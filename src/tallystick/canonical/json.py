@@ -98,7 +98,8 @@ def _is_plain(value: JSONValue) -> bool:
         return -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER
     if type(value) is list:
         kinds = {*map(type, value)}
-        if kinds == {int}:  # thousands of token ids
+        # Thousands of token ids; the type checker cannot see that all of them are integers.
+        if kinds == {int}:
             return min(value) >= -MAX_SAFE_INTEGER and max(value) <= MAX_SAFE_INTEGER  # type: ignore[type-var,operator]
         return kinds == {str} or all(map(_is_plain, value))
     if type(value) is dict:

@@ -166,6 +166,7 @@ def _open_standard_streams() -> bool:
             if descriptor != number:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
+            # It stays open for as long as the program runs, as the stream that it replaces would.
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     return was_open
 

@@ -83,6 +83,7 @@ def _outcome(outcome: PathOutcome) -> JSONValue:
     report = outcome.report
     document = as_document(report)
     assert isinstance(document, dict)
+    # as_document gives a JSON value; that its "steps" are objects is known here, not to the types.
     for step, entry in zip(report.steps, document["steps"], strict=True):  # type: ignore[arg-type]
         entry["name"] = step.name  # type: ignore[index,call-overload]
     return {"path": path, "verdict": _verdict(report), **document}

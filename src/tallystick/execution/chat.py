@@ -122,7 +122,7 @@ def _require_renderer(unable: type[TallystickError]) -> None:
     """Import it before the bounds hold: the import's time and memory are not the template's."""
     try:
         import jinja2.ext
-        import jinja2.sandbox  # noqa: F401
+        import jinja2.sandbox  # noqa: F401 - imported for the import itself
     except ImportError:
         raise unable(
             "chat templates cannot be rendered here",
