@@ -65,7 +65,7 @@ def parse_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> 
             "the JSON document is nested too deeply for this process",
             expected=f"at most {max_depth} levels and a caller with stack to spare",
         ) from None
-    if "\\u" in text and _SURROGATE_ESCAPE.search(text) is not None:
+    if _SURROGATE_ESCAPE.search(text) is not None:
         _refuse_lone_surrogates(value)
     return value
 
