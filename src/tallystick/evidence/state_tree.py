@@ -51,34 +51,53 @@ def row_digests(block: Buffer, row_bytes: int) -> list[bytes]:
     return [blake3(view[start : start + row_bytes]).digest() for start in range(0, size, row_bytes)]
 
 
-def state_leaf(
-    blind: bytes, layer: int, position: int, row: Buffer, credential_id: bytes = b""
-) -> bytes:
-    """Return the leaf hash of one row: the rule of the specification, written plainly."""
-    number = u32le(layer)
-    place = u64le(position)
-    salt = blake3(number + place + credential_id, key=blind).digest()
-    parts = [salt, number, place, blake3(row).digest()]
-    return _sha256(b"\x00" + frame(LEAF_DOMAIN, LEAF_VERSION, parts)).digest()
+class _Leaves:
+    """The tree under one salt: ``bound`` (of a worker, or nothing) ends the input of each salt."""
+
+    __slots__ = ("_blind", "_bound", "frontier")
+
+    def __init__(self, blind: bytes, bound: bytes) -> None:
+        self._blind = blind
+        self._bound = bound
+        self.frontier = MerkleFrontier()
+
+    def extend(
+        self,
+        position: int,
+        columns: Sequence[Sequence[bytes]],
+        heads: Sequence[tuple[bytes, bytes]],
+    ) -> list[bytes]:
+        """Add the rows of consecutive positions, and return their leaves.
+
+        ``columns`` hold the digests of one layer each.
+        """
+        # The hot loop: one keyed and one plain hash a row, everything else prepared outside.
+        keyed, sha256, blind, prefix = blake3, _sha256, self._blind, _LEAF_PREFIX
+        leaves: list[bytes] = []
+        for row in zip(*columns, strict=True):
+            place = u64le(position)
+            salted = place + self._bound
+            middle = _POSITION_LENGTH + place + _DIGEST_LENGTH
+            leaves += [
+                sha256(
+                    prefix + keyed(number + salted, key=blind).digest() + framed + middle + digest
+                ).digest()
+                for (number, framed), digest in zip(heads, row)  # noqa: B905 - heads may be longer
+            ]
+            position += 1
+        self.frontier.extend(leaves)
+        return leaves
 
 
 class StateTree:
     """Builds the root while blocks of rows arrive in position order.
 
-    ``blind`` is the run's 32-byte secret. ``credential_id`` (32 bytes, or None) is appended to
-    the input of every salt: the same tree bound to one worker, which no other can copy unseen.
+    ``blind`` is the run's 32-byte secret. With a ``credential_id`` (32 bytes) the same rows, hashed
+    once, also give a second root: that of the tree whose salts are bound to this worker, which no
+    other can copy unseen.
     """
 
-    __slots__ = (
-        "_blind",
-        "_checks",
-        "_credential",
-        "_frontier",
-        "_heads",
-        "_layers",
-        "_next",
-        "_prompt",
-    )
+    __slots__ = ("_checks", "_heads", "_layers", "_next", "_plain", "_prompt", "_worker")
 
     def __init__(
         self,
@@ -91,13 +110,12 @@ class StateTree:
         if len(blind) != 32 or (credential_id is not None and len(credential_id) != 32):
             raise RunFailedError("blind and credential id of a state tree have 32 bytes each")
         _check_shape(prompt_tokens, 1, layers)
-        self._blind = blind
-        self._credential = credential_id or b""
+        self._plain = _Leaves(blind, b"")
+        self._worker = None if credential_id is None else _Leaves(blind, credential_id)
+        self._checks = bytearray()
         self._layers = layers
         self._prompt = prompt_tokens
         self._next = 0
-        self._frontier = MerkleFrontier()
-        self._checks = bytearray()
         # Per layer: its number, and its number framed as the second part of a leaf.
         self._heads = tuple(
             (u32le(layer), _length(4) + u32le(layer)) for layer in range(layers + 1)
@@ -106,12 +124,7 @@ class StateTree:
     @property
     def count(self) -> int:
         """Number of leaves so far."""
-        return self._frontier.count
-
-    @property
-    def next_position(self) -> int:
-        """The first position that has no rows yet."""
-        return self._next
+        return self._plain.frontier.count
 
     @property
     def leaf_checks(self) -> bytes:
@@ -123,49 +136,20 @@ class StateTree:
 
         Raises RunFailedError when there is none.
         """
-        if self.count == 0:
-            raise RunFailedError("no state was committed: the tree is empty")
-        return self._frontier.root()
+        return _root(self._plain)
 
-    def check_complete(self, sampled_tokens: int) -> None:
-        """Raise RunFailedError unless exactly the rows of ``sampled_tokens`` tokens are in."""
-        expected = self._prompt + sampled_tokens - 1
-        if self._next != expected:
-            raise RunFailedError(
-                "the state tree does not cover the run",
-                expected=f"{expected} positions",
-                found=f"{self._next} positions",
-            )
+    def worker_root(self) -> bytes:
+        """Return the 32-byte root of the same rows under the worker's salts.
+
+        Raises RunFailedError when there is no leaf, or the tree was made without a credential.
+        """
+        if self._worker is None:
+            raise RunFailedError("the state tree was not bound to a worker's credential")
+        return _root(self._worker)
 
     def rows_due(self, first_position: int, positions: int) -> int:
         """Return how many of these consecutive positions also have a last layer and logits."""
         return max(0, first_position + positions - max(first_position, self._prompt - 1))
-
-    def push(
-        self,
-        first_position: int,
-        positions: int,
-        hidden: Sequence[Buffer],
-        last: Buffer,
-        logits: Buffer,
-        *,
-        row_bytes: int,
-        logits_row_bytes: int,
-    ) -> None:
-        """Add the rows of ``positions`` consecutive positions from their memory blocks.
-
-        ``hidden`` holds one contiguous block per layer 0..L-2 with ``positions`` rows of
-        ``row_bytes`` bytes. ``last`` (layer L-1, same row size) and ``logits`` (rows of
-        ``logits_row_bytes`` bytes) hold only the positions from P-1 on, see :meth:`rows_due`.
-        Raises RunFailedError for a gap, an overlap or a wrong number of rows; nothing is added.
-        """
-        self.push_digests(
-            first_position,
-            positions,
-            [row_digests(block, row_bytes) for block in hidden],
-            row_digests(last, row_bytes),
-            row_digests(logits, logits_row_bytes),
-        )
 
     def push_digests(
         self,
@@ -175,40 +159,27 @@ class StateTree:
         last: Sequence[bytes],
         logits: Sequence[bytes],
     ) -> None:
-        """Add rows as :meth:`push` does, given their digests from :func:`row_digests`.
+        """Add the rows of ``positions`` consecutive positions, given their :func:`row_digests`.
 
-        For an engine that shows a layer's memory only while it evaluates that layer.
+        ``hidden`` holds the digests of layers 0..L-2, ``positions`` each. ``last`` (layer L-1) and
+        ``logits`` hold only those of the positions from P-1 on, see :meth:`rows_due`. Raises
+        RunFailedError for a gap, an overlap or a wrong number of rows; nothing is added then.
         """
         due = self.rows_due(first_position, positions)
         self._check_block(first_position, positions, hidden, last, logits, due)
         split = positions - due
-        leaves: list[bytes] = []
         if split:
-            leaves += self._leaves(first_position, [column[:split] for column in hidden])
+            self._add(first_position, [column[:split] for column in hidden] if due else hidden)
         if due:
             columns = [column[split:] for column in hidden] if split else hidden
-            leaves += self._leaves(first_position + split, [*columns, last, logits])
-        self._frontier.extend(leaves)
-        self._checks += b"".join([leaf[:CHECK_BYTES] for leaf in leaves])
+            self._add(first_position + split, [*columns, last, logits])
         self._next += positions
 
-    def _leaves(self, position: int, columns: Sequence[Sequence[bytes]]) -> list[bytes]:
-        # The hot loop: one keyed and one plain hash a row, everything else prepared outside.
-        keyed, sha256, blind = blake3, _sha256, self._blind
-        prefix, heads = _LEAF_PREFIX, self._heads
-        leaves: list[bytes] = []
-        for row in zip(*columns, strict=True):
-            place = u64le(position)
-            salted = place + self._credential
-            middle = _POSITION_LENGTH + place + _DIGEST_LENGTH
-            leaves += [
-                sha256(
-                    prefix + keyed(number + salted, key=blind).digest() + framed + middle + digest
-                ).digest()
-                for (number, framed), digest in zip(heads, row)  # noqa: B905 - heads may be longer
-            ]
-            position += 1
-        return leaves
+    def _add(self, position: int, columns: Sequence[Sequence[bytes]]) -> None:
+        leaves = self._plain.extend(position, columns, self._heads)
+        self._checks += b"".join([leaf[:CHECK_BYTES] for leaf in leaves])
+        if self._worker is not None:
+            self._worker.extend(position, columns, self._heads)
 
     def _check_block(
         self,
@@ -241,6 +212,12 @@ class StateTree:
                 found=f"{min(counts, default=0)}..{max(counts, default=0)}, {len(last)} and "
                 f"{len(logits)} at position {first_position}",
             )
+
+
+def _root(leaves: _Leaves) -> bytes:
+    if leaves.frontier.count == 0:
+        raise RunFailedError("no state was committed: the tree is empty")
+    return leaves.frontier.root()
 
 
 def leaf_count(prompt_tokens: int, sampled_tokens: int, layers: int) -> int:

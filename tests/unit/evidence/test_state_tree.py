@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from tallystick.evidence.state_tree import (
 from tests.golden.reference import row_order, state_leaf, tree_root
 
 BLIND = bytes(range(32))
+CREDENTIAL = bytes(range(32, 64))
 ROW, LOGITS = 8, 12
 
 sizes = st.integers(1, 6)
@@ -30,18 +32,20 @@ def row(position: int, layer: int, size: int) -> bytes:
     return bytes([position, layer]) * (size // 2)
 
 
+def digests(places: Sequence[int], layer: int, size: int) -> list[bytes]:
+    return row_digests(b"".join(row(position, layer, size) for position in places), size)
+
+
 def push(tree: StateTree, first: int, positions: int, layers: int) -> None:
     """Push rows made by :func:`row` for a block that is in order."""
     places = range(first, first + positions)
     due = places[positions - tree.rows_due(first, positions) :]
-    tree.push(
+    tree.push_digests(
         first,
         positions,
-        [b"".join(row(p, layer, ROW) for p in places) for layer in range(layers - 1)],
-        b"".join(row(p, layers - 1, ROW) for p in due),
-        b"".join(row(p, layers, LOGITS) for p in due),
-        row_bytes=ROW,
-        logits_row_bytes=LOGITS,
+        [digests(places, layer, ROW) for layer in range(layers - 1)],
+        digests(due, layers - 1, ROW),
+        digests(due, layers, LOGITS),
     )
 
 
@@ -50,20 +54,20 @@ def push(tree: StateTree, first: int, positions: int, layers: int) -> None:
 def test_any_chunking_gives_the_specified_tree(
     prompt: int, sampled: int, layers: int, chunk: int
 ) -> None:
-    tree = StateTree(BLIND, layers, prompt)
+    tree = StateTree(BLIND, layers, prompt, credential_id=CREDENTIAL)
     total = prompt + sampled - 1
     for first in range(0, total, chunk):
         push(tree, first, min(chunk, total - first), layers)
-    tree.check_complete(sampled)
-    leaves = [
-        state_leaf(BLIND, layer, position, row(position, layer, LOGITS if layer == layers else ROW))
+    rows = [
+        (layer, position, row(position, layer, LOGITS if layer == layers else ROW))
         for position, layer in row_order(prompt, sampled, layers)
     ]
+    leaves = [state_leaf(BLIND, *each) for each in rows]
 
     assert tree.root() == tree_root(leaves)
+    assert tree.worker_root() == tree_root([state_leaf(BLIND, *each, CREDENTIAL) for each in rows])
     assert tree.leaf_checks == b"".join(leaf[:4] for leaf in leaves)
     assert tree.count == len(leaves) == leaf_count(prompt, sampled, layers)
-    assert tree.next_position == total
 
 
 @settings(deadline=None)
@@ -140,19 +144,18 @@ def test_wrong_counts_are_refused(
     assert tree.count == leaf_count(2, 2, 3)
 
 
-def test_completeness_is_exact() -> None:
-    tree = StateTree(BLIND, 2, 3)
-    push(tree, 0, 4, 2)
-
-    tree.check_complete(2)
-    for sampled in (1, 4):
-        with pytest.raises(RunFailedError, match="does not cover"):
-            tree.check_complete(sampled)
-
-
 def test_an_empty_tree_has_no_root() -> None:
     with pytest.raises(RunFailedError, match="empty"):
         StateTree(BLIND, 2, 3).root()
+    with pytest.raises(RunFailedError, match="empty"):
+        StateTree(BLIND, 2, 3, credential_id=CREDENTIAL).worker_root()
+
+
+def test_a_tree_without_a_credential_has_no_root_of_a_worker() -> None:
+    tree = StateTree(BLIND, 2, 3)
+    push(tree, 0, 4, 2)
+    with pytest.raises(RunFailedError, match="not bound"):
+        tree.worker_root()
 
 
 @pytest.mark.parametrize(
@@ -174,16 +177,18 @@ def test_impossible_trees_are_refused(
 
 
 def test_every_secret_and_every_row_counts() -> None:
-    def root(blind: bytes, credential: bytes | None, change: int | None) -> bytes:
+    def roots(blind: bytes, credential: bytes, change: int | None) -> tuple[bytes, bytes]:
         rows = [bytes([index == change]) * 32 for index in range(6)]
         tree = StateTree(blind, 2, 1, credential_id=credential)
         tree.push_digests(0, 2, [rows[:2]], rows[2:4], rows[4:])
-        return tree.root()
+        return tree.root(), tree.worker_root()
 
-    roots = {root(BLIND, None, change) for change in (None, *range(6))}
-    roots |= {root(bytes(32), None, None), root(BLIND, bytes(32), None)}
+    found = [roots(BLIND, CREDENTIAL, change) for change in (None, *range(6))]
+    found.append(roots(bytes(32), CREDENTIAL, None))
 
-    assert len(roots) == 9
+    assert len({root for pair in found for root in pair}) == 16
+    assert roots(BLIND, bytes(32), None)[0] == found[0][0]
+    assert roots(BLIND, bytes(32), None)[1] != found[0][1]
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,6 @@ def test_a_generation_and_a_pass_of_any_width_give_one_tree(
     assert sealed.root() == live.root()
     assert sealed.leaf_checks == live.leaf_checks
     assert live.count == sealed.count == leaf_count(len(prompt), len(ids), layers)
-    live.check_complete(len(ids))
-    sealed.check_complete(len(ids))
     assert all(context.closed for context in model.contexts)
 
 
@@ -117,14 +115,12 @@ def test_the_tree_is_that_of_the_rows_themselves() -> None:
     for position in range(len(tokens)):
         history = tokens[: position + 1]
         due = position >= len(PROMPT) - 1
-        tree.push(
+        tree.push_digests(
             position,
             1,
-            [words(4, 0, history, (3,))],
-            words(4, 1, history, (3, 3)) if due else b"",
-            words(11, "logits", history, 3, 3) if due else b"",
-            row_bytes=16,
-            logits_row_bytes=44,
+            [row_digests(words(4, 0, history, (3,)), 16)],
+            row_digests(words(4, 1, history, (3, 3)) if due else b"", 16),
+            row_digests(words(11, "logits", history, 3, 3) if due else b"", 44),
         )
 
     assert tree.root() == live.root()
@@ -204,7 +200,7 @@ def test_a_generation_stops_at_its_limit_or_at_an_end() -> None:
     ended, tree = generated(FakeModel(ends=frozenset({end})), plan, limit=8)
 
     assert ended == ids[: ids.index(end) + 1]
-    tree.check_complete(len(ended))
+    assert tree.count == leaf_count(len(PROMPT), len(ended), 3)
 
 
 def test_a_replaced_token_is_the_first_that_does_not_follow() -> None:
