@@ -57,6 +57,16 @@ class BinaryWriter:
             )
         self._data += value
 
+    def fixed(self, value: bytes, length: int) -> None:
+        """Append exactly ``length`` bytes, such as a signature or a nonce, without a length."""
+        if len(value) != length:
+            raise InputError(
+                "a field has another length",
+                expected=f"{length} bytes",
+                found=f"{len(value)} bytes",
+            )
+        self._data += value
+
     def sized(self, value: bytes, *, limit: int) -> None:
         """Append a u32 length and at most ``limit`` bytes."""
         if len(value) > limit:
@@ -129,6 +139,10 @@ class BinaryReader:
     def digest(self) -> bytes:
         """Read the 32 bytes of a digest."""
         return self._take(DIGEST_BYTES)
+
+    def fixed(self, length: int) -> bytes:
+        """Read ``length`` bytes that were written without a length."""
+        return self._take(length)
 
     def sized(self, *, limit: int) -> bytes:
         """Read a byte string of at most ``limit`` bytes."""
