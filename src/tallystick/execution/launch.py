@@ -176,7 +176,9 @@ def run_job(
     if result is None:
         raise RunFailedError("the child ended without a result")
     _require_same_library(job.setup)
-    return Outcome(result, tuple(events), child.peak_rss)
+    # Where the child's own peak cannot be seen from here, what it told of itself is a lower bound.
+    peak = max([child.peak_rss, *(event.rss for event in events)])
+    return Outcome(result, tuple(events), peak)
 
 
 def _errors(job: Job) -> ErrorClasses:

@@ -26,6 +26,7 @@ from tallystick.errors import RunFailedError, TallystickError
 
 MAX_REQUEST = 64 * 1024 * 1024
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _LAST_LOOK = 2000  # milliseconds
 _BEAT_SHARE = 0.01
 
@@ -71,8 +72,18 @@ class Channel:
         self.send("progress", {"what": what, "done": done, "total": total})
 
 
-def _die_with_parent(descriptor: int) -> None:
+def _keep_memory_private() -> None:
+    """What this process works with is private: nobody shall find it in a core dump.
+
+    The limit alone is no help where the kernel pipes dumps to a program. A process that is not
+    dumpable leaves none at all, and no other process of the same user may read its memory.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError("the kernel does not let this process be undumpable")
+
+
+def _die_with_parent(descriptor: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # It may have died before: then nobody reads the pipe.
@@ -129,6 +140,7 @@ def serve(handler: Callable[[Any, Channel], None]) -> None:
     text: that may quote what the child was working on, which is private.
     """
     descriptor = int(sys.argv[1])
+    _keep_memory_private()
     _die_with_parent(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
     channel = Channel(descriptor)

@@ -15,7 +15,7 @@ _LAUNCHER = """\
 # Called as an interpreter would be: -P -X utf8 -m PROGRAM DESCRIPTOR
 import runpy
 import sys
-sys.path.insert(0, {root!r})
+sys.path[:0] = {paths!r}
 at = sys.argv.index("-m")
 assert sys.argv[at - 3 : at] == ["-P", "-X", "utf8"], sys.argv
 program = sys.argv[at + 1]
@@ -24,9 +24,19 @@ runpy.run_module(program, run_name="__main__", alter_sys=False)
 """
 
 
-def use_test_children(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let children be started by a launcher that finds the programs of this folder."""
+def use_test_children(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, python: Path | None = None
+) -> None:
+    """Let children be started by a launcher that finds the programs of this folder.
+
+    With ``python`` they run in that interpreter, which has to be of our version.
+    """
     launcher = folder / "launcher"
-    launcher.write_text(_LAUNCHER.format(python=sys.executable, root=str(_ROOT)), encoding="utf-8")
+    paths = [str(_ROOT)]
+    if python is not None:
+        paths += [path for path in sys.path if path.endswith(("src", "site-packages"))]
+    launcher.write_text(
+        _LAUNCHER.format(python=python or sys.executable, paths=paths), encoding="utf-8"
+    )
     launcher.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(launcher))

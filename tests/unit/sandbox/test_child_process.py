@@ -8,6 +8,7 @@ import signal
 import site
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from tallystick.errors import (
 from tallystick.sandbox import process
 from tallystick.sandbox.process import Child, run_child
 from tests.support.children import RAW, SERVED, use_test_children
+from tests.support.ordinary_user import run_as_ordinary_user
 
 PATIENCE = 60.0
 DONE = b'{"body":{},"kind":"done"}\n'
@@ -64,6 +66,48 @@ def test_peak_memory_is_the_child_s_own() -> None:
         list(child.messages(idle_timeout=PATIENCE))
 
     assert 4 << 20 < child.peak_rss < 200 << 20
+
+
+def private_child(directory: Path) -> None:
+    """Start a child, and look at it as its supervisor and as a curious neighbour would."""
+    assert directory.is_dir()
+    with Child(SERVED, {"do": "secrets"}) as child:
+        messages = iter(child.messages(idle_timeout=PATIENCE))
+        body = next(messages).body
+        assert body == {"dumpable": 0, "core": 0, "uid": os.getuid()}
+        if os.getuid():
+            with pytest.raises(PermissionError):
+                os.open(f"/proc/{child.pid}/mem", os.O_RDONLY)
+            with pytest.raises(PermissionError):
+                Path(f"/proc/{child.pid}/environ").read_bytes()
+        assert list(messages) == []
+
+    assert 4 << 20 < child.peak_rss < 200 << 20
+
+
+@linux
+def test_the_memory_of_a_child_is_neither_dumped_nor_read(tmp_path: Path) -> None:
+    private_child(tmp_path)
+
+
+def for_everybody(python: Path) -> bool:
+    """Whether any user may start ``python``, and it is of our version."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    places = (python, *python.parents)
+    return python.name == version and all(place.stat().st_mode & 0o001 for place in places)
+
+
+@linux
+@pytest.mark.skipif(os.getuid() != 0, reason="the test before this one was an ordinary user's")
+def test_that_holds_for_an_ordinary_user_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    candidates = (Path(found).resolve() for found in (sys.executable, "/usr/bin/python3"))
+    python = next(filter(for_everybody, candidates), None)
+    if python is None:
+        pytest.skip("there is no interpreter of this version that an ordinary user may start")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        use_test_children(monkeypatch, Path(folder), python)
+        run_as_ordinary_user(private_child)
 
 
 def test_an_error_comes_back_as_itself() -> None:
