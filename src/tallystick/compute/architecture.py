@@ -9,18 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from tallystick.canonical.codec import BinaryWriter
+from tallystick.canonical.codec import BinaryReader, BinaryWriter, decode_strict
 from tallystick.canonical.hashing import domain_hash
-from tallystick.errors import InputError
+from tallystick.errors import EvidenceError, InputError
 
 MAX_LAYERS: Final = 1024
+MAX_ENCODING: Final = 64 * 1024
 _MAX_NAME: Final = 64
+_SMALLEST_LAYER: Final = 28  # a delta net, a dense feed-forward, a flag
 _U32_MAX: Final = 2**32 - 1
 _ATTENTION, _DELTA_NET = 0, 1
 _DENSE, _EXPERTS = 0, 1
-_ACTIVATIONS: Final = ("silu", "gelu")
-
 Activation: TypeAlias = Literal["silu", "gelu"]
+_ACTIVATIONS: Final[tuple[Activation, ...]] = ("silu", "gelu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +213,57 @@ def _write_feed_forward(writer: BinaryWriter, feed_forward: FeedForward) -> None
         writer.u32(feed_forward.shared_width)
         writer.u8(feed_forward.shared_gate)
     writer.u8(_ACTIVATIONS.index(feed_forward.activation))
+
+
+def decode_architecture(data: bytes) -> Architecture:
+    """Return the description whose encoding is ``data``.
+
+    Raises EvidenceError for anything else, and for numbers that no description may have.
+    """
+    return decode_strict(data, _read, max_bytes=MAX_ENCODING, where="architecture")
+
+
+def _read(reader: BinaryReader) -> Architecture:
+    name = reader.sized(limit=_MAX_NAME)
+    if not name.isascii():
+        raise reader.refusal("a name that is not ASCII", expected="ASCII", found="other bytes")
+    hidden, vocabulary = reader.u32(), reader.u32()
+    number = reader.count(limit=MAX_LAYERS, item_bytes=_SMALLEST_LAYER)
+    layers = tuple(
+        LayerDescription(_read_mixer(reader), _read_feed_forward(reader), _flag(reader))
+        for _ in range(number)
+    )
+    try:
+        return Architecture(name.decode("ascii"), hidden, vocabulary, layers)
+    except InputError as error:  # the numbers come from evidence
+        raise EvidenceError(error.message, expected=error.expected, found=error.found) from None
+
+
+def _read_mixer(reader: BinaryReader) -> Mixer:
+    if _kind(reader) == _ATTENTION:
+        heads, heads_kv, key_width, value_width, window = (reader.u32() for _ in range(5))
+        gated, head_norms, biased = (_flag(reader) for _ in range(3))
+        return AttentionMixer(
+            heads, heads_kv, key_width, value_width, window, gated, head_norms, biased
+        )
+    return DeltaNetMixer(*(reader.u32() for _ in range(5)))
+
+
+def _read_feed_forward(reader: BinaryReader) -> FeedForward:
+    if _kind(reader) == _DENSE:
+        return DenseFeedForward(reader.u32(), _ACTIVATIONS[_kind(reader)])
+    experts, used, width, shared_width = (reader.u32() for _ in range(4))
+    gate = _flag(reader)
+    return ExpertFeedForward(experts, used, width, shared_width, gate, _ACTIVATIONS[_kind(reader)])
+
+
+def _kind(reader: BinaryReader) -> int:
+    """Read one of two kinds, as every choice of this encoding is."""
+    value = reader.u8()
+    if value > 1:
+        raise reader.refusal("not one of the kinds", expected="0 or 1", found=str(value))
+    return value
+
+
+def _flag(reader: BinaryReader) -> bool:
+    return _kind(reader) == 1
