@@ -22,6 +22,7 @@ from tallystick.store.files import opened_directory
 from tallystick.store.home import ensure_private_dir, make_private_dirs, unavailable
 
 _OTHERS: Final = 0o077
+_MISSING_HINT: Final = "`tallystick keys new` makes one; `tallystick run` makes the default one"
 # O_NONBLOCK: a FIFO must be refused, not waited for.
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -95,11 +96,19 @@ def already_there(path: Path) -> InputError:
     )
 
 
-def read_secret(path: Path, *, max_bytes: int, directory: int | None = None) -> bytes:
+def read_secret(
+    path: Path,
+    *,
+    max_bytes: int,
+    directory: int | None = None,
+    modes: tuple[int, ...] = (),
+    missing_hint: str = _MISSING_HINT,
+) -> bytes:
     """Return the content of a secret file; with ``directory``, ``path.name`` is opened under it.
 
-    Raises InputError when the file is missing, a symlink, no plain file, another user's, readable
-    by group or others, linked more than once, or larger than ``max_bytes``.
+    ``modes``, when there are any, are the only permission bits it may have. Raises InputError when
+    the file is missing, a symlink, no plain file, another user's, readable by group or others, of
+    another mode, linked more than once, or larger than ``max_bytes``.
     """
     name = path if directory is None else Path(path.name)
     try:
@@ -108,7 +117,7 @@ def read_secret(path: Path, *, max_bytes: int, directory: int | None = None) -> 
         raise InputError(
             "the key file does not exist",
             found=str(path),
-            hint="`tallystick keys new` makes one; `tallystick run` makes the default one",
+            hint=missing_hint,
         ) from None
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -121,7 +130,7 @@ def read_secret(path: Path, *, max_bytes: int, directory: int | None = None) -> 
             "the key file cannot be opened", found=f"{path}: {os.strerror(error.errno or 0)}"
         ) from None
     try:
-        _check_secret_file(os.fstat(descriptor), path)
+        _check_secret_file(os.fstat(descriptor), path, modes)
         with open(descriptor, "rb", closefd=False) as file:
             data = file.read(max_bytes + 1)
     finally:
@@ -135,10 +144,18 @@ def read_secret(path: Path, *, max_bytes: int, directory: int | None = None) -> 
     return data
 
 
-def _check_secret_file(status: os.stat_result, path: Path) -> None:
+def _check_secret_file(status: os.stat_result, path: Path, modes: tuple[int, ...]) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise InputError("the key file is not a plain file", found=str(path))
     _check_owner_only(status, path)
+    mode = stat.S_IMODE(status.st_mode)
+    if modes and mode not in modes:
+        raise InputError(
+            "the key file has an unusual mode",
+            expected=" or ".join(f"mode {allowed:04o}" for allowed in modes),
+            found=f"{path}: mode {mode:04o}",
+            hint=f"chmod {modes[-1]:o} {path}",
+        )
     if status.st_nlink != 1:
         raise InputError(
             "the key file has more than one name",

@@ -8,7 +8,7 @@ the ciphertext as they are and copies its result once.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import Final
 
 from nacl.bindings import (
     crypto_aead_xchacha20poly1305_ietf_decrypt,
@@ -16,6 +16,12 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
+from tallystick.attest.bundlekeys import (
+    AuditKey,
+    BundleKey,
+    derive_bundle_key,
+    key_commitment,
+)
 from tallystick.canonical.codec import DIGEST_BYTES, BinaryReader, decode_strict
 from tallystick.canonical.hashing import domain_hash, frame, u32le
 from tallystick.errors import EvidenceError, InputError
@@ -23,51 +29,10 @@ from tallystick.errors import EvidenceError, InputError
 MAGIC: Final = b"PALWBNDL"
 ENVELOPE_VERSION: Final = 1
 MAX_ENVELOPE: Final = 64 * 1024 * 1024
-KEY_BYTES: Final = 32
 SALT_BYTES: Final = 32
 NONCE_BYTES: Final = 24
 TAG_BYTES: Final = 16
 _VERSION: Final = ENVELOPE_VERSION.to_bytes(2, "little")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Secret:
-    """32 secret bytes. It shows none of them, and can be neither pickled nor copied."""
-
-    raw: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        _require_length(f"a {name}", self.raw, KEY_BYTES)
-        if not any(self.raw):
-            raise InputError(
-                f"a {name} of zeros keeps nothing secret",
-                expected="32 bytes from a random source",
-                hint="make a new key",
-            )
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret key cannot be pickled or copied")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class AuditKey(_Secret):
-    """The owner's key: it opens every bundle that was sealed with it. ``raw`` has 32 bytes.
-
-    Raises InputError for another length, and for zeros.
-    """
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class BundleKey(_Secret):
-    """The key of one bundle, derived from an audit key: it opens that bundle and no other.
-
-    Who holds it could also seal another private part under the same header. Raises InputError for
-    another length than 32 bytes, and for zeros.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,19 +127,9 @@ def open_with(envelope: Envelope, key: AuditKey | BundleKey) -> bytes:
         ) from None
 
 
-def derive_bundle_key(key: AuditKey, *, salt: bytes, receipt_binding: bytes) -> BundleKey:
-    """Return the key of the one bundle with this salt (32 bytes) and receipt binding."""
-    return BundleKey(domain_hash("palw.bundle-key", 1, [key.raw, salt, receipt_binding]))
-
-
 def bundle_key_of(envelope: Envelope, key: AuditKey) -> BundleKey:
     """Return the key that opens ``envelope`` alone, to hand to one auditor."""
     return derive_bundle_key(key, salt=envelope.salt, receipt_binding=envelope.receipt_binding)
-
-
-def key_commitment(key: BundleKey, salt: bytes) -> bytes:
-    """Return the 32 bytes in the header that tell the right key from another one."""
-    return domain_hash("palw.bundle-key-commitment", 1, [key.raw, salt])
 
 
 def public_digest(public: bytes) -> bytes:
