@@ -19,9 +19,9 @@ from pathlib import Path
 from tallystick.contracts.runtime import ROW_CLASS, RowClass
 from tallystick.engine.compiled import ensure_observer
 from tallystick.engine.libllama.adapter import LlamaModel, open_model
+from tallystick.engine.libllama.compiled_tap import open_taps
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.locate import library_path
-from tallystick.engine.libllama.tap import open_tap
 from tallystick.evidence.state_tree import StateTree
 from tallystick.execution.launch import ENGINE_ENVIRONMENT, usable_cores
 from tallystick.execution.schedule import context_cells
@@ -109,8 +109,8 @@ def open_subject(model: str, tokens: int, threads: int) -> Subject:
     library = Library(library_path())
     observer = ensure_observer(Path(tempfile.gettempdir()) / f"tallystick-bench-{os.getuid()}")
     descriptor = os.open(path, os.O_RDONLY)
-    compiled = open_model(library, descriptor, open_tap(library, observer))
-    python = open_model(library, descriptor, open_tap(library, None))
+    compiled = open_model(library, descriptor, open_taps(library, observer))
+    python = open_model(library, descriptor, open_taps(library, None))
     prompt = compiled.tokenize(PROMPT.encode(), add_special=True, parse_special=False)
     cells = context_cells(len(prompt), tokens, ROWS)
     return Subject(compiled, python, prompt, Plan(ROW_CLASS, ROWS, cells, threads))

@@ -8,11 +8,12 @@ other bits. So a schedule that breaks the class shows, as it would with the real
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from tallystick.engine.port import ContextSpec, LayerRows, Rows
+from tallystick.engine.port import ContextSpec, LayerRows, Observation, RouteRows, Rows, Watch
 
 Records = list[LayerRows]
 
@@ -27,18 +28,24 @@ def words(count: int, *parts: object) -> bytes:
     )
 
 
+def hash_of(*parts: object) -> int:
+    """Return a 32-bit number that is a hash of ``parts``."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")
+
+
 @dataclass
 class FakeContext:
     """One context; ``batches`` keeps every batch that was evaluated."""
 
     model: FakeModel
     spec: ContextSpec
-    observed: bool
+    watch: Watch | None
     batches: list[Rows] = field(default_factory=list)
     closed: bool = False
     _cells: dict[int, list[int]] = field(default_factory=dict)
     _logits: dict[int, bytes] = field(default_factory=dict)
     _records: Records = field(default_factory=list)
+    _routes: list[RouteRows] = field(default_factory=list)
 
     def evaluate(self, rows: Rows) -> None:
         model, spec = self.model, self.spec
@@ -59,8 +66,10 @@ class FakeContext:
             for i in range(n)
             if rows.outputs[i]
         }
-        if self.observed:
+        if self.watch is not None and self.watch.rows == "layers":
             self._records = model.damage(self._observe(rows, histories, hidden, outputs))
+        if self.watch is not None and self.watch.routes == "experts" and model.experts:
+            self._routes = self._choose(rows, histories)
 
     def _advance(self, token: int, position: int, sequence: int) -> tuple[int, ...]:
         assert 0 <= sequence < self.spec.sequences
@@ -83,6 +92,29 @@ class FakeContext:
             records.append(self._layer(model.layers - 1, shown, (hidden, outputs)))
         return records
 
+    @property
+    def observed(self) -> bool:
+        """Tell whether this context was opened to be watched."""
+        return self.watch is not None
+
+    def _choose(self, rows: Rows, histories: Sequence[tuple[int, ...]]) -> list[RouteRows]:
+        model = self.model
+        chosen = []
+        for layer in range(model.layers):
+            shown = [
+                history
+                for history, wanted in zip(histories, rows.outputs, strict=True)
+                if wanted or layer < model.layers - 1 or model.last_layer == "every row"
+            ]
+            ids = [
+                (hash_of(layer, history) + i) % model.experts
+                for history in shown
+                for i in range(model.used)
+            ]
+            data = memoryview(struct.pack(f"={len(ids)}i", *ids))
+            chosen.append(RouteRows(layer, len(shown), model.used, model.experts, data))
+        return chosen
+
     def _layer(
         self, layer: int, histories: Sequence[tuple[int, ...]], classes: tuple[int, ...]
     ) -> LayerRows:
@@ -93,8 +125,9 @@ class FakeContext:
     def logits(self, row: int) -> memoryview:
         return memoryview(self._logits[row])
 
-    def layer_rows(self) -> Records:
-        taken, self._records = self._records, []
+    def observation(self) -> Observation:
+        taken = Observation(self._records, self._routes, ())
+        self._records, self._routes = [], []
         return taken
 
     def forget(self, sequence: int) -> None:
@@ -108,12 +141,15 @@ class FakeContext:
 class FakeModel:
     """A model whose bits are equal from batches of ``floor`` rows on.
 
-    ``damage`` may change what the observer sees; ``ends`` are the end-of-generation ids.
+    With ``experts`` each layer chooses ``used`` of them for every row. ``damage`` may change what
+    the observer sees of layers; ``ends`` are the end-of-generation ids.
     """
 
     layers: int = 3
     embedding: int = 4
     vocabulary: int = 11
+    experts: int = 0
+    used: int = 2
     context_train: int = 1024
     adds_bos: bool = False
     bos: str = "<s>"
@@ -140,10 +176,10 @@ class FakeModel:
         return token in self.ends
 
     def open_context(self, spec: ContextSpec) -> FakeContext:
-        return self._open(FakeContext(self, spec, observed=False))
+        return self._open(FakeContext(self, spec, None))
 
-    def open_observed(self, spec: ContextSpec) -> FakeContext:
-        return self._open(FakeContext(self, spec, observed=True))
+    def open_observed(self, spec: ContextSpec, watch: Watch) -> FakeContext:
+        return self._open(FakeContext(self, spec, watch))
 
     def _open(self, context: FakeContext) -> FakeContext:
         self.contexts.append(context)

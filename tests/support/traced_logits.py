@@ -12,8 +12,8 @@ import sys
 from tallystick.engine.libllama.adapter import LlamaContext, open_model
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.locate import library_path
-from tallystick.engine.libllama.tap import PythonTap
-from tallystick.engine.port import ContextSpec, Rows
+from tallystick.engine.libllama.python_tap import PythonTaps
+from tallystick.engine.port import ContextSpec, Rows, Watch
 
 SPEC = ContextSpec(4096, 1, 1, 1)
 TOKENS = (0, 261, 287, 292, 295, 17, 200)
@@ -31,11 +31,11 @@ def digest(context: LlamaContext) -> str:
 def main(path: str) -> None:
     library = Library(library_path())
     descriptor = os.open(path, os.O_RDONLY)
-    with open_model(library, descriptor, PythonTap(library)) as model:
+    with open_model(library, descriptor, PythonTaps()) as model:
         for name, context in (
             ("off", model.open_context(SPEC)),
-            ("graph", model.open_traced(SPEC, "nothing")),
-            ("sketch", model.open_traced(SPEC, "products")),
+            ("graph", model.open_observed(SPEC, Watch(graph="nodes"))),
+            ("sketch", model.open_observed(SPEC, Watch("layers", "experts", "products"))),
         ):
             sys.stdout.write(f"{name} {digest(context)}\n")
 

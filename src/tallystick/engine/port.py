@@ -48,6 +48,21 @@ class LayerRows:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteRows:
+    """The experts that one layer chose for one batch: ``rows`` rows of ``used`` ids, back to back.
+
+    Ids are int32 in native order, below ``experts``, in the engine's order. The rows are those of
+    the batch, in order; in the last layer they are, as a rule, those with outputs only.
+    """
+
+    layer: int
+    rows: int
+    used: int
+    experts: int
+    data: memoryview = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class GraphTensor:
     """What a tensor of a graph is, without its data. ``shape`` is innermost first."""
 
@@ -79,8 +94,31 @@ class NodeReading:
     data: bytes | None = field(repr=False)
 
 
-#: What a traced context reads of tensors: nothing at all, or products and chosen experts.
-TraceReads = Literal["nothing", "products"]
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What is observed while graphs are evaluated; nothing of it changes a bit.
+
+    ``rows``: every layer's output rows. ``routes``: every layer's chosen experts. ``graph``: every
+    node, and with "products" what a `NodeReading` may hold. Whatever is watched, each graph is
+    checked for what has no getter: flash attention off, a KV cache of 16-bit floats.
+    """
+
+    rows: Literal["none", "layers"] = "none"
+    routes: Literal["none", "experts"] = "none"
+    graph: Literal["none", "nodes", "products"] = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What was watched of one evaluation, each in evaluation order.
+
+    The bytes of ``layers`` and ``routes`` are valid until the next `evaluate`. Nodes without
+    elements are left out.
+    """
+
+    layers: Sequence[LayerRows]
+    routes: Sequence[RouteRows]
+    nodes: Sequence[NodeReading]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +174,13 @@ class Context(Protocol):
 
 
 class ObservedContext(Context, Protocol):
-    """A context whose layer outputs are read while its graphs are evaluated."""
+    """A context whose graphs are watched while they are evaluated."""
 
-    def layer_rows(self) -> Sequence[LayerRows]:
-        """Return, once, the layer outputs of the last `evaluate`, in evaluation order.
+    def observation(self) -> Observation:
+        """Return, once, what was watched of the evaluations since the last call.
 
-        The bytes are valid until the next `evaluate`.
-        """
-
-
-class TracedContext(Context, Protocol):
-    """A context whose graphs are recorded node by node while they are evaluated."""
-
-    def node_readings(self) -> Sequence[NodeReading]:
-        """Return, once, the nodes of the last `evaluate`, in evaluation order.
-
-        Nodes without elements are left out. Raises IncomparableError when the graph shows flash
-        attention or a KV cache that is not F16, RunFailedError when a reading was not possible.
+        Raises IncomparableError when a graph shows flash attention or a KV cache that is not F16,
+        or no cache where there has to be one; RunFailedError when something was not readable.
         """
 
 
@@ -200,8 +228,8 @@ class Model(Protocol):
     def open_context(self, spec: ContextSpec) -> Context:
         """Open a context."""
 
-    def open_observed(self, spec: ContextSpec) -> ObservedContext:
-        """Open a context whose layer outputs can be read; one of them at a time."""
+    def open_observed(self, spec: ContextSpec, watch: Watch) -> ObservedContext:
+        """Open a context whose graphs are watched."""
 
     def close(self) -> None:
         """Free the model."""
@@ -210,11 +238,8 @@ class Model(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
-class TraceableModel(Model, Protocol):
-    """A model whose graphs can be recorded, and which says what the engine knows of it."""
-
-    def open_traced(self, spec: ContextSpec, reads: TraceReads) -> TracedContext:
-        """Open a context whose graphs are recorded."""
+class DescribedModel(Model, Protocol):
+    """A model that says what the engine knows of it."""
 
     def summary(self) -> ModelSummary:
         """Return what the engine says of this model."""

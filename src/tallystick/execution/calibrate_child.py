@@ -19,7 +19,7 @@ from typing import Final
 
 from tallystick.canonical.json import JSONValue
 from tallystick.contracts.runtime import ROW_CLASS, RowClass
-from tallystick.engine.port import ContextSpec, Model, ObservedContext, Rows
+from tallystick.engine.port import ContextSpec, Model, ObservedContext, Rows, Watch
 from tallystick.evidence.state_tree import StateTree, row_digests
 from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.jobs import CalibrateJob
@@ -61,7 +61,7 @@ class _Rows:
     def __init__(self, model: Model, threads: int, top: int) -> None:
         self._model = model
         spec = ContextSpec(cells=max(256, top), max_rows=top, sequences=1, threads=threads)
-        self._context: ObservedContext = model.open_observed(spec)
+        self._context: ObservedContext = model.open_observed(spec, Watch(rows="layers"))
 
     def digests(self, ids: Sequence[int], prefix: int = 0) -> list[list[bytes]]:
         """Return, for each layer and then the logits, one digest a row behind the prefix.
@@ -70,10 +70,10 @@ class _Rows:
         """
         if prefix:
             self._evaluate(ids[:prefix], 0)
-            self._context.layer_rows()
+            self._context.observation()
         n = len(ids) - prefix
         self._evaluate(ids[prefix:], prefix)
-        blocks = layer_blocks(self._context.layer_rows(), self._model.layers, n)
+        blocks = layer_blocks(self._context.observation().layers, self._model.layers, n)
         columns = [row_digests(block.data, len(block.data) // block.rows) for block in blocks]
         size = 4 * self._model.vocabulary
         columns.append([row_digests(self._context.logits(i), size)[0] for i in range(n)])

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tallystick.engine.libllama.adapter import LlamaModel, open_model
+from tallystick.engine.libllama.compiled_tap import open_taps
 from tallystick.engine.libllama.library import Library
-from tallystick.engine.libllama.tap import open_tap
 from tallystick.execution.jobs import EngineSetup
 from tallystick.sandbox.channel import Channel
 from tallystick.telemetry.events import EventKind, Stamper
@@ -67,13 +67,13 @@ class Engine:
         self.library = Library(Path(setup.library))
         self.threads = setup.threads
         observer = None if setup.observer is None else Path(setup.observer)
-        tap = open_tap(self.library, observer)
-        self.observer = tap.kind
+        taps = open_taps(self.library, observer)
+        self.observer = taps.kind
         reporter.event(EventKind.LOADING)
         started = time.monotonic_ns()
         loading = reporter.progress("loading")
         self.model: LlamaModel = open_model(
-            self.library, model_fd, tap, lambda done: loading(int(done * 1000), 1000)
+            self.library, model_fd, taps, lambda done: loading(int(done * 1000), 1000)
         )
         self.load_ns = time.monotonic_ns() - started
         reporter.event(EventKind.LOAD_COMPLETE)

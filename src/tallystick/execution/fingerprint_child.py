@@ -10,8 +10,8 @@ from pathlib import Path
 from tallystick.canonical.json import JSONValue
 from tallystick.engine.libllama.adapter import open_model
 from tallystick.engine.libllama.library import Library
-from tallystick.engine.libllama.tap import PythonTap
-from tallystick.engine.port import ContextSpec, Rows
+from tallystick.engine.libllama.python_tap import PythonTaps
+from tallystick.engine.port import ContextSpec, Rows, Watch
 from tallystick.engine.suite.parts import SuitePart, suite
 from tallystick.execution.child_engine import Reporter
 from tallystick.execution.jobs import FingerprintJob
@@ -21,33 +21,34 @@ def run_fingerprint(job: FingerprintJob, reporter: Reporter) -> dict[str, JSONVa
     """Return {"parts": [[name, digest], ...], "libraries": [path, ...]}."""
     library = Library(Path(job.setup.library))
     # Without an observer compiled here: nothing but the pinned library takes part.
-    tap = PythonTap(library)
+    taps = PythonTaps()
     progress = reporter.progress("fingerprint")
     parts = suite()
     found: list[JSONValue] = []
     for number, part in enumerate(parts):
-        found.append([part.name, _digest(library, tap, part)])
+        found.append([part.name, _digest(library, taps, part)])
         progress(number + 1, len(parts))
     return {"parts": found, "libraries": list(_mapped_libraries())}
 
 
-def _digest(library: Library, tap: PythonTap, part: SuitePart) -> str:
+def _digest(library: Library, taps: PythonTaps, part: SuitePart) -> str:
     """Return the sha256 over all layer outputs and logits of one part, batch by batch."""
     digest = hashlib.sha256()
     with tempfile.TemporaryFile() as file:
         file.write(part.build())
         file.flush()
-        with open_model(library, file.fileno(), tap) as model:
+        with open_model(library, file.fileno(), taps) as model:
             rows = max(part.batches)
             cells = -(-sum(part.batches) // 256) * 256
-            context = model.open_observed(ContextSpec(cells, rows, 1, 1))
+            spec = ContextSpec(cells, rows, 1, 1)
+            context = model.open_observed(spec, Watch(rows="layers"))
             done = 0
             for count in part.batches:
                 first = part.first_position + done
                 tokens = part.tokens[done : done + count]
                 positions = range(first, first + count)
                 context.evaluate(Rows(tokens, positions, (0,) * count, (True,) * count))
-                for block in context.layer_rows():
+                for block in context.observation().layers:
                     digest.update(f"{block.layer}:{block.rows}:".encode())
                     digest.update(block.data)
                 for row in range(count):

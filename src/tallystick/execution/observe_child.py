@@ -11,15 +11,15 @@ from tallystick.contracts.request import PRODUCER
 from tallystick.contracts.runtime import SEQUENTIAL, RowClass
 from tallystick.engine.port import (
     Context,
+    DescribedModel,
     EngineSummary,
     GraphNode,
     GraphTensor,
     ModelSummary,
     NodeReading,
+    ObservedContext,
     Rows,
-    TraceableModel,
-    TracedContext,
-    TraceReads,
+    Watch,
 )
 from tallystick.errors import InputError, UsageError
 from tallystick.evidence.observer.records import (
@@ -45,7 +45,12 @@ from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.jobs import ObserveJob
 from tallystick.execution.session import Plan
 
-_READS: Final[dict[str, TraceReads]] = {"graph": "nothing", "sketch": "products"}
+_WATCH: Final = {
+    # Flash attention and the type of the cache show in a graph only.
+    "off": Watch(),
+    "graph": Watch(graph="nodes"),
+    "sketch": Watch(graph="products"),
+}
 _SPEC: Final = Plan(SEQUENTIAL, RowClass(1, 1), CONTEXT_TOKENS, 1).context_spec()
 _PIECE: Final = 1 << 20
 # Lines of later steps have longer numbers than those of the first, and the result has to fit too.
@@ -115,7 +120,7 @@ def run_observe(job: ObserveJob, reporter: Reporter) -> dict[str, JSONValue]:
     }
 
 
-def _prompt(model: TraceableModel, job: ObserveJob) -> tuple[int, ...]:
+def _prompt(model: DescribedModel, job: ObserveJob) -> tuple[int, ...]:
     prompt = model.tokenize(job.prompt.encode(), add_special=True, parse_special=True)
     if not prompt:
         raise InputError("the prompt has no tokens", hint="give a prompt that is not empty")
@@ -129,15 +134,15 @@ def _prompt(model: TraceableModel, job: ObserveJob) -> tuple[int, ...]:
     return prompt
 
 
-def _dry_step(model: TraceableModel, observer: str, token: int) -> StepCost:
+def _dry_step(model: DescribedModel, observer: str, token: int) -> StepCost:
     """Evaluate one token in a context of its own: what a step costs, and that the graph is fine.
 
     Flash attention and the type of the cache show in a graph only, so `off` needs this as well.
     """
-    context = model.open_traced(_SPEC, _READS.get(observer, "nothing"))
+    context = model.open_observed(_SPEC, _WATCH[observer])
     try:
         context.evaluate(_rows(token, 0))
-        readings = context.node_readings()
+        readings = context.observation().nodes
     finally:
         context.close()
     writer = TranscriptWriter()
@@ -179,18 +184,18 @@ def _rows(token: int, position: int) -> Rows:
 
 def _generate(
     job: ObserveJob,
-    model: TraceableModel,
+    model: DescribedModel,
     prompt: Sequence[int],
     writer: TranscriptWriter,
     reporter: Reporter,
 ) -> tuple[int, ...]:
     """Evaluate token by token, greedily, and send each step's lines when it is over."""
     context: Context
-    traced: TracedContext | None = None
+    observed: ObservedContext | None = None
     if job.observer == "off":
         context = model.open_context(_SPEC)
     else:
-        context = traced = model.open_traced(_SPEC, _READS[job.observer])
+        context = observed = model.open_observed(_SPEC, _WATCH[job.observer])
     renderer = Renderer(job.observer, writer)
     progress = reporter.progress("observing")
     generated: list[int] = []
@@ -200,13 +205,13 @@ def _generate(
         decoding = step >= len(prompt)
         token = generated[-1] if decoding else prompt[step]
         context.evaluate(_rows(token, position))
-        if traced is not None:
+        if observed is not None:
             where = (
                 Step("decode", step - len(prompt), position)
                 if decoding
                 else Step("prefill", step, position)
             )
-            _send(reporter, step, renderer.lines(traced.node_readings(), where))
+            _send(reporter, step, renderer.lines(observed.observation().nodes, where))
         step += 1
         progress(step, len(prompt) + job.max_tokens - 1)
         if step < len(prompt):
@@ -270,7 +275,7 @@ def _header(job: ObserveJob, model: ModelSummary, engine: EngineSummary) -> Head
 
 def _result(
     job: ObserveJob,
-    model: TraceableModel,
+    model: DescribedModel,
     prompt: tuple[int, ...],
     generated: tuple[int, ...],
     events: int,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tallystick.contracts.runtime import SEQUENTIAL, RowClass
-from tallystick.engine.port import Context, ContextSpec, Model, ObservedContext
+from tallystick.engine.port import Context, ContextSpec, Model, ObservedContext, Watch
 from tallystick.evidence.state_tree import StateTree
 from tallystick.execution import sampling
 from tallystick.execution.schedule import Chunk, batch, chunks
@@ -68,7 +68,8 @@ class Execution:
         if tree is None and plan.policy != SEQUENTIAL:
             self._context = model.open_context(spec)
             return
-        self._context = self._observed = model.open_observed(spec)
+        watch = Watch(rows="none" if tree is None else "layers")
+        self._context = self._observed = model.open_observed(spec, watch)
         if tree is not None:
             shape = StateShape(model.layers, model.embedding, model.vocabulary)
             self._gatherer = StateGatherer(self._observed, tree, shape, self._outputs_from)
@@ -83,7 +84,7 @@ class Execution:
         if self._gatherer is not None:
             self._gatherer.gather(chunk, rows)
         elif self._observed is not None:
-            self._observed.layer_rows()
+            self._observed.observation()
         for sequence in range(1, len(rows.tokens) - chunk.rows + 1):
             self._context.forget(sequence)
 

@@ -37,7 +37,7 @@ class StateGatherer:
         """Add the rows of ``chunk``, just evaluated as ``rows``."""
         context = self._context
         count = len(rows.tokens)
-        blocks = layer_blocks(context.layer_rows(), self._layers, sum(rows.outputs))
+        blocks = layer_blocks(context.observation().layers, self._layers, sum(rows.outputs))
         own = chunk.rows
         wanted = max(0, min(own, chunk.end - self._outputs_from))
         body = [_rows(block, 0, own, count) for block in blocks[:-1]]

@@ -11,15 +11,15 @@ import pytest
 from tallystick.engine.libllama.adapter import (
     LlamaModel,
     ObservedLlamaContext,
-    TracedLlamaContext,
     has_cache,
 )
 from tallystick.engine.libllama.cdef import DECLARATIONS
 from tallystick.engine.libllama.pins import STRUCT_SIZES
-from tallystick.engine.port import Rows
+from tallystick.engine.port import Observation, Rows
 from tallystick.errors import IncomparableError, InputError
 
 FFI = cffi.FFI()
+SEEN = Observation((), (), ())
 
 
 def model_with_template(template: bytes | None) -> LlamaModel:
@@ -39,26 +39,16 @@ def test_a_chat_template_is_text() -> None:
 
 def observed(before: int, now: int, cache: str) -> ObservedLlamaContext:
     context = object.__new__(ObservedLlamaContext)
-    context._observer = SimpleNamespace(take=list, cache_writes=now)  # type: ignore[assignment]
+    context._observer = SimpleNamespace(take=lambda: SEEN, cache_writes=now)
     context._writes_before, context._has_cache = before, cache == "has a cache"
     return context
 
 
-def traced(now: int, cache: str) -> TracedLlamaContext:
-    context = object.__new__(TracedLlamaContext)
-    context._trace = SimpleNamespace(take=list, cache_writes=now)  # type: ignore[assignment]
-    context._has_cache = cache == "has a cache"
-    return context
-
-
 def test_a_cache_that_nobody_saw_is_not_taken_for_one_of_16_bit_floats() -> None:
-    assert observed(3, 5, "has a cache").layer_rows() == []
-    assert traced(1, "has a cache").node_readings() == []
+    assert observed(3, 5, "has a cache").observation() == SEEN
     # Writes that an earlier context made say nothing about this one.
     with pytest.raises(IncomparableError, match="cannot be seen"):
-        observed(3, 3, "has a cache").layer_rows()
-    with pytest.raises(IncomparableError, match="cannot be seen"):
-        traced(0, "has a cache").node_readings()
+        observed(3, 3, "has a cache").observation()
 
 
 def test_a_recurrent_model_has_no_cache() -> None:
@@ -67,8 +57,7 @@ def test_a_recurrent_model_has_no_cache() -> None:
             lib=SimpleNamespace(llama_model_is_recurrent=lambda _, answer=recurrent: answer)
         )
         assert has_cache(library, None) is not recurrent
-    assert observed(0, 0, "has none").layer_rows() == []
-    assert traced(0, "has none").node_readings() == []
+    assert observed(0, 0, "has none").observation() == SEEN
 
 
 def test_a_batch_hides_its_tokens() -> None:

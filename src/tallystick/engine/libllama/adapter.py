@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from tallystick.engine.libllama.graph_tap import GraphTap
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.summary import summarise_engine, summarise_model
-from tallystick.engine.libllama.tap import CompiledTap, PythonTap, require_cache
+from tallystick.engine.libllama.tap import Tap, TapMaker, require_cache
 from tallystick.engine.port import (
     ContextSpec,
     EngineSummary,
-    LayerRows,
     ModelSummary,
-    NodeReading,
+    Observation,
     Rows,
-    TraceReads,
+    Watch,
 )
 from tallystick.errors import IncomparableError, InputError, RunFailedError
 
 _LLAMA_DECODE_NO_ROOM = 1
-AnyTap = CompiledTap | PythonTap
 
 
 def has_cache(library: Library, model: Any) -> bool:
@@ -41,7 +38,7 @@ class LlamaContext:
         model: Any,
         vocabulary: int,
         spec: ContextSpec,
-        tap: AnyTap | GraphTap | None,
+        tap: Tap | None,
     ) -> None:
         self._library = library
         self._ffi, self._lib = library.ffi, library.lib
@@ -142,49 +139,30 @@ class LlamaContext:
 
 
 class ObservedLlamaContext(LlamaContext):
-    """A context with the model's tap on it."""
+    """A context with a tap of its own on it."""
 
     def __init__(
-        self, library: Library, model: Any, vocabulary: int, spec: ContextSpec, tap: AnyTap
+        self, library: Library, model: Any, vocabulary: int, spec: ContextSpec, tap: Tap
     ) -> None:
         super().__init__(library, model, vocabulary, spec, tap)
         self._observer = tap
         # Opening a context may evaluate nothing of ours: forget what it left.
         tap.take()
-        self._has_cache = has_cache(library, model)
         self._writes_before = tap.cache_writes
+        self._has_cache = has_cache(library, model)
 
-    def layer_rows(self) -> Sequence[LayerRows]:
-        rows = self._observer.take()
+    def observation(self) -> Observation:
+        seen = self._observer.take()
         if self._has_cache:
             require_cache(self._observer.cache_writes - self._writes_before)
-        return rows
-
-
-class TracedLlamaContext(LlamaContext):
-    """A context whose graphs are recorded."""
-
-    def __init__(
-        self, library: Library, model: Any, vocabulary: int, spec: ContextSpec, reads: TraceReads
-    ) -> None:
-        self._trace = GraphTap(library, reads)
-        super().__init__(library, model, vocabulary, spec, self._trace)
-        # Opening a context may evaluate nothing of ours: forget what it left.
-        self._trace.take()
-        self._has_cache = has_cache(library, model)
-
-    def node_readings(self) -> Sequence[NodeReading]:
-        readings = self._trace.take()
-        if self._has_cache:
-            require_cache(self._trace.cache_writes)
-        return readings
+        return seen
 
 
 class LlamaModel:
-    """A model mapped from an open file, and the tap that observes its contexts."""
+    """A model mapped from an open file, and what makes the taps that observe its contexts."""
 
-    def __init__(self, library: Library, handle: Any, tap: AnyTap) -> None:
-        self._tap = tap
+    def __init__(self, library: Library, handle: Any, taps: TapMaker) -> None:
+        self._taps = taps
         self._library = library
         self._ffi, self._lib = library.ffi, library.lib
         self._handle = handle
@@ -236,11 +214,9 @@ class LlamaModel:
     def open_context(self, spec: ContextSpec) -> LlamaContext:
         return LlamaContext(self._library, self._handle, self.vocabulary, spec, None)
 
-    def open_observed(self, spec: ContextSpec) -> ObservedLlamaContext:
-        return ObservedLlamaContext(self._library, self._handle, self.vocabulary, spec, self._tap)
-
-    def open_traced(self, spec: ContextSpec, reads: TraceReads) -> TracedLlamaContext:
-        return TracedLlamaContext(self._library, self._handle, self.vocabulary, spec, reads)
+    def open_observed(self, spec: ContextSpec, watch: Watch) -> ObservedLlamaContext:
+        tap = self._taps.open(self._library, watch)
+        return ObservedLlamaContext(self._library, self._handle, self.vocabulary, spec, tap)
 
     def summary(self) -> ModelSummary:
         return summarise_model(self._library, self._handle)
@@ -263,10 +239,10 @@ class LlamaModel:
 def open_model(
     library: Library,
     descriptor: int,
-    tap: AnyTap,
+    taps: TapMaker,
     on_progress: Callable[[float], None] | None = None,
 ) -> LlamaModel:
-    """Load the model that ``descriptor`` refers to; ``tap`` observes its contexts.
+    """Load the model that ``descriptor`` refers to; ``taps`` observe its contexts.
 
     Raises IncomparableError for an architecture that the engine does not know and InputError for
     a file that it cannot load. The whole process may die instead: the supervisor handles that.
@@ -306,4 +282,4 @@ def open_model(
         )
     if lib.llama_model_is_diffusion(handle):
         raise IncomparableError("only left-to-right models can be run", found="a diffusion model")
-    return LlamaModel(library, handle, tap)
+    return LlamaModel(library, handle, taps)
