@@ -6,7 +6,7 @@ manifest can recompute each of them (docs/spec/manifest.md#digests).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -170,7 +170,7 @@ def quantization(weight_types: Iterable[WeightType]) -> str:
 def check_facts(facts: ManifestFacts) -> None:
     """Check what the document's types do not say. Raises EvidenceError."""
     platform = facts.platform
-    _require_sorted("libraries", [library.name for library in platform.libraries])
+    _require_sorted("libraries", [(item.name, item.digest) for item in platform.libraries])
     _require_sorted("environment", list(platform.environment))
     _require_sorted("weight types", [kind.name for kind in facts.weight_types])
     _require_sorted("base metadata", [file.path for file in facts.base_metadata])
@@ -190,12 +190,12 @@ def check_facts(facts: ManifestFacts) -> None:
             )
 
 
-def _require_sorted(what: str, names: list[str]) -> None:
-    if names != sorted(set(names)):
+def _require_sorted(what: str, items: Sequence[str] | Sequence[tuple[str, str]]) -> None:
+    if list(items) != sorted(set(items)):
         raise EvidenceError(
             f"manifest facts: the {what} are not in order",
             expected="sorted, each once",
-            found=f"{len(names)} items",
+            found=f"{len(items)} items",
         )
 
 

@@ -82,8 +82,8 @@ class ProgramFacts:
 class PlatformFacts:
     """Everything that a runtime manifest says of a platform.
 
-    ``libraries`` are sorted by name, ``environment`` holds sorted ``NAME=VALUE`` texts, or ``NAME``
-    for the names in NAME_ONLY.
+    ``libraries`` are sorted by name and digest. ``environment`` holds sorted ``NAME=VALUE`` texts,
+    or ``NAME`` for the names in NAME_ONLY.
     """
 
     libraries: Annotated[tuple[LoadedLibrary, ...], MaxLength(MAX_LIBRARIES)]
