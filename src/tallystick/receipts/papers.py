@@ -200,10 +200,10 @@ def _check_windows(receipt: ComputeReceipt, papers: JobPapers) -> None:
 
 
 def _check_window(what: str, issued: int, expires: int, receipt: ComputeReceipt) -> None:
-    if not issued <= receipt.issued_epoch <= expires:
+    if not issued <= receipt.issued_epoch < expires:
         raise EvidenceError(
             f"the {what} was not valid when the receipt was issued",
-            expected=f"epoch {issued}..{expires}",
+            expected=f"from epoch {issued}, before epoch {expires}",
             found=f"epoch {receipt.issued_epoch}",
         )
 
