@@ -1,6 +1,6 @@
 """Build the compiled observer with the system's C compiler, once, or say that there is none.
 
-A plain ``cc`` call on one C file of ours: no Python headers, no build system, well under a
+A plain ``cc`` call on two C files of ours: no Python headers, no build system, well under a
 second. Where it cannot be built the Python observer gives the same bytes, more slowly
 (docs/adr/0004-compiled-observer.md).
 """
@@ -13,12 +13,14 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
 from tallystick.errors import TallystickError
 from tallystick.store.home import ensure_private_dir, owned
 
+_SOURCES = ("observer.h", "observer.c", "observer_nodes.c")
 _FLAGS = ("-O2", "-shared", "-fPIC", "-std=c11")
 
 
@@ -30,10 +32,12 @@ def ensure_observer(cache: Path) -> Path | None:
     """
     if os.environ.get("TALLYSTICK_OBSERVER") == "python":
         return None
-    source = resources.files("tallystick.engine").joinpath("observer.c").read_bytes()
-    key = hashlib.sha256(source + " ".join((*_FLAGS, os.uname().machine)).encode()).hexdigest()
+    folder = resources.files("tallystick.engine")
+    sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
+    key = hashlib.sha256(b"".join(sources.values()))
+    key.update(" ".join((*_FLAGS, os.uname().machine)).encode())
     directory = cache / "observer"
-    target = directory / f"{key[:32]}.so"
+    target = directory / f"{key.hexdigest()[:32]}.so"
     if _is_ours(target):
         return target
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -41,7 +45,7 @@ def ensure_observer(cache: Path) -> Path | None:
         return None
     try:
         ensure_private_dir(directory)
-        return target if _build(compiler, source, target) else None
+        return target if _build(compiler, sources, target) else None
     except (TallystickError, OSError):
         return None
 
@@ -54,14 +58,15 @@ def _is_ours(path: Path) -> bool:
     return False
 
 
-def _build(compiler: str, source: bytes, target: Path) -> bool:
+def _build(compiler: str, sources: Mapping[str, bytes], target: Path) -> bool:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        code = Path(scratch, "observer.c")
-        code.write_bytes(source)
+        for name, source in sources.items():
+            Path(scratch, name).write_bytes(source)
+        code = [str(Path(scratch, name)) for name in sources if name.endswith(".c")]
         made = Path(scratch, "observer.so")
         try:
             subprocess.run(
-                [compiler, *_FLAGS, "-o", str(made), str(code)],
+                [compiler, *_FLAGS, "-o", str(made), *code],
                 check=True,
                 capture_output=True,
                 timeout=60,

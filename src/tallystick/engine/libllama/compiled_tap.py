@@ -1,50 +1,118 @@
-"""The compiled observer: rows copied by engine/observer.c, the rest still in Python."""
+"""The compiled observer (engine/observer.c): C records, Python makes the port's types of it.
+
+C numbers the graph's different nodes and keeps what describes them; each is turned into a
+`GraphNode` once, and after that an evaluation is a list of numbers.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+import struct
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from tallystick.engine.libllama.describe import Describer
 from tallystick.engine.libllama.library import Library
-from tallystick.engine.libllama.python_tap import PythonTap, PythonTaps
-from tallystick.engine.libllama.tap import Sights, Tap, TapMaker, check_graph
-from tallystick.engine.port import LayerRows, Observation, Watch
-from tallystick.errors import IncomparableError
+from tallystick.engine.libllama.python_tap import PythonTaps
+from tallystick.engine.libllama.tap import Sights, TapMaker, check_graph
+from tallystick.engine.port import LayerRows, NodeReading, Observation, RouteRows, Watch
+from tallystick.errors import IncomparableError, RunFailedError
 
-_TAP_DECLARATIONS = """
-struct tap_record { int64_t layer; int64_t rows; int64_t row_bytes; int64_t offset; };
+_TAP_DECLARATIONS: Final = """
+struct described { int32_t type; int32_t op; int64_t ne[4]; size_t nb[4]; char name[64]; };
+struct node {
+    uint64_t hash;
+    int64_t first;
+    int32_t n_sources;
+    int32_t roles;
+    int32_t check;
+    int32_t has_elements;
+};
+struct nodes {
+    struct node * nodes;
+    int64_t n_nodes;
+    int64_t max_nodes;
+    struct described * tensors;
+    int64_t n_tensors;
+    int64_t max_tensors;
+    int32_t * slots;
+    int64_t n_slots;
+    int32_t * now;
+    int64_t n_now;
+    int64_t max_now;
+    int32_t * before;
+    int64_t n_before;
+    int64_t max_before;
+};
+struct tap_record {
+    int32_t kind;
+    int32_t layer;
+    int64_t rows;
+    int64_t row_bytes;
+    int64_t experts;
+    int64_t place;
+    int64_t offset;
+};
 struct tap {
+    int32_t watch;
     int32_t op_flash_attention;
     int32_t op_set_rows;
+    int32_t op_product;
     int64_t flash_nodes;
     int64_t cache_nodes;
     int64_t cache_nodes_not_f16;
     int64_t bad_rows;
+    int64_t unreadable;
+    int64_t no_memory;
+    int64_t roles;
+    struct tap_record * records;
     int64_t n_records;
     int64_t max_records;
-    struct tap_record * records;
     char * bytes;
     int64_t n_bytes;
     int64_t max_bytes;
+    int32_t * listed;
+    int64_t n_listed;
+    int64_t max_listed;
+    struct nodes nodes;
 };
 int64_t tap_abi(void);
-bool tap_callback(struct ggml_tensor * t, bool ask, void * user_data);
+bool tap_callback(struct ggml_tensor * t, bool asks, void * user_data);
+bool tap_next(struct tap * tap);
 void tap_free(struct tap * tap);
 """
+_RECORD: Final = struct.Struct("=2i5q")
+_ROWS, _IDS = 1, 2
+_WATCH_ROWS, _WATCH_ROUTES, _WATCH_NODES, _WATCH_PRODUCTS = 1, 2, 4, 8
+
+
+def _watched(watch: Watch) -> int:
+    return (
+        _WATCH_ROWS * (watch.rows == "layers")
+        + _WATCH_ROUTES * (watch.routes == "experts")
+        + _WATCH_NODES * (watch.graph == "nodes")
+        + _WATCH_PRODUCTS * (watch.graph == "products")
+    )
 
 
 class CompiledTap:
-    """Rows copied by C; ``take`` hands out views that live until the next evaluation."""
+    """One context's tap; the views it hands out live until the next evaluation."""
 
-    def __init__(self, library: Library, lib: Any) -> None:
+    def __init__(self, library: Library, lib: Any, watch: Watch) -> None:
         ffi = library.ffi
-        self._ffi = ffi
+        self._ffi, self._lib = ffi, lib
+        self._ids_are_routes = watch.routes == "experts"
+        self._ids_are_readings = watch.graph == "products"
+        self._describer = Describer(library)
+        self._readings: list[NodeReading] = []  # by number, of nodes of which nothing is read
+        self._listed = b""
+        self._nodes: tuple[NodeReading, ...] = ()
         self._tap = ffi.gc(ffi.new("struct tap *"), lib.tap_free)
+        self._tap.watch = _watched(watch)
         self._tap.op_flash_attention = library.operations["FLASH_ATTN_EXT"]
         self._tap.op_set_rows = library.operations["SET_ROWS"]
+        self._tap.op_product = library.operations["MUL_MAT"]
         self.callback = lib.tap_callback
         self.user_data = self._tap
         self.cache_writes = 0
@@ -52,41 +120,89 @@ class CompiledTap:
     def take(self) -> Observation:
         tap = self._tap
         self.cache_writes = int(tap.cache_nodes)
-        check_graph(Sights(tap.flash_nodes, tap.cache_nodes_not_f16, tap.bad_rows, 0))
-        return Observation(self._layers(tap), (), ())
+        check_graph(Sights(tap.flash_nodes, tap.cache_nodes_not_f16, tap.bad_rows, tap.unreadable))
+        if tap.no_memory:
+            raise RunFailedError(
+                "there is no memory to record what the engine evaluates",
+                hint="shorten the prompt or ask for less evidence",
+            )
+        data = memoryview(self._buffer(tap.bytes, tap.n_bytes))
+        nodes = self._listed_nodes()
+        observation = self._sort(data, nodes)
+        if self._lib.tap_next(tap):
+            self._readings.clear()
+            self._listed = b""
+        return observation
 
-    def _layers(self, tap: Any) -> Sequence[LayerRows]:
-        data = (
-            memoryview(self._ffi.buffer(tap.bytes, tap.n_bytes)) if tap.n_bytes else memoryview(b"")
-        )
-        records = []
-        for i in range(tap.n_records):
-            r = tap.records[i]
-            end = r.offset + r.rows * r.row_bytes
-            records.append(LayerRows(r.layer, r.rows, data[r.offset : end]))
-        tap.n_records = 0
-        tap.n_bytes = 0
-        return records
+    def _buffer(self, start: Any, size: int) -> Any:
+        return self._ffi.buffer(start, size) if size else b""
+
+    def _listed_nodes(self) -> tuple[NodeReading, ...]:
+        """Return the nodes of this evaluation: the same tuple as long as nothing changes."""
+        tap = self._tap
+        self._describe_new()
+        listed = bytes(self._buffer(tap.listed, 4 * tap.n_listed))
+        if listed != self._listed:
+            readings = self._readings
+            numbers = self._ffi.unpack(tap.listed, tap.n_listed) if listed else ()
+            self._listed = listed
+            self._nodes = tuple([readings[number] for number in numbers])
+        return self._nodes
+
+    def _describe_new(self) -> None:
+        nodes, readings = self._tap.nodes, self._readings
+        for number in range(len(readings), nodes.n_nodes):
+            first, count = nodes.nodes[number].first, nodes.nodes[number].n_sources
+            node = self._describer.node(
+                nodes.tensors[first], [nodes.tensors[first + 1 + i] for i in range(count)]
+            )
+            readings.append(NodeReading(node, None))
+
+    def _sort(self, data: memoryview, nodes: tuple[NodeReading, ...]) -> Observation:
+        """Sort the readings: layers, routes, and what belongs to nodes."""
+        layers: list[LayerRows] = []
+        routes: list[RouteRows] = []
+        read: dict[int, bytes] = {}
+        tap = self._tap
+        records = self._buffer(tap.records, _RECORD.size * tap.n_records)
+        for kind, layer, rows, row_bytes, experts, place, offset in _RECORD.iter_unpack(records):
+            found = data[offset : offset + rows * row_bytes]
+            if kind == _ROWS:
+                layers.append(LayerRows(layer, rows, found))
+                continue
+            if kind == _IDS and self._ids_are_routes:
+                routes.append(RouteRows(layer, rows, row_bytes // 4, experts, found))
+            if (kind != _IDS or self._ids_are_readings) and found:
+                read[place] = bytes(found)
+        if not read:
+            return Observation(layers, routes, nodes)
+        changed = list(nodes)
+        for place, value in read.items():
+            changed[place] = NodeReading(nodes[place].node, value)
+        return Observation(layers, routes, changed)
 
 
 class CompiledTaps:
-    """Makes taps with the compiled observer at ``path``."""
+    """Makes taps with the compiled observer at ``path``; OSError when it cannot be loaded."""
 
     kind: Literal["compiled"] = "compiled"
 
     def __init__(self, library: Library, path: Path) -> None:
         ffi = library.ffi
+        # Only the first of a library's makers declares anything.
         ffi.cdef(_TAP_DECLARATIONS, override=True)
         self._lib: Any = ffi.dlopen(os.fspath(path))
-        if self._lib.tap_abi() != ffi.sizeof("struct ggml_tensor") * 1000 + ffi.sizeof(
-            "struct tap"
-        ):
+        sizes = {name: ffi.sizeof(f"struct {name}") for name in _SIZED}
+        expected = sizes["ggml_tensor"] * 1_000_000 + sizes["tap"] * 1000
+        expected += sizes["tap_record"] + sizes["node"] + sizes["described"]
+        if self._lib.tap_abi() != expected:
             raise IncomparableError("the compiled observer was built for another layout")
 
-    def open(self, library: Library, watch: Watch) -> Tap:
-        if watch == Watch(rows="layers"):
-            return CompiledTap(library, self._lib)
-        return PythonTap(library, watch)
+    def open(self, library: Library, watch: Watch) -> CompiledTap:
+        return CompiledTap(library, self._lib, watch)
+
+
+_SIZED: Final = ("ggml_tensor", "tap", "tap_record", "node", "described")
 
 
 def open_taps(library: Library, compiled: Path | None) -> TapMaker:
