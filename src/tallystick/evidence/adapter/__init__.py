@@ -1,0 +1,1 @@
+"""From what an observer saw to evidence (docs/spec/evidence.md#adapter)."""

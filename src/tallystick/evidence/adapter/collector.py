@@ -1,0 +1,230 @@
+"""Collects evidence step by step while a run is evaluated.
+
+The engine hands out the same object for the same node, so a node is looked at once and then known
+by its identity: a step costs one dictionary lookup for each node and one sketch for each product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tallystick.errors import EvidenceError, RunFailedError
+from tallystick.evidence.adapter.nodes import (
+    ModelFigures,
+    NodeLike,
+    NodePlan,
+    ReadingLike,
+    plan_node,
+)
+from tallystick.evidence.gemm_trace import make_trace
+from tallystick.evidence.observed import ObservedEvidence
+from tallystick.evidence.observer.records import MAX_EVENTS
+from tallystick.evidence.observer.sketch import sketch_bytes
+from tallystick.evidence.routes import ExpertRoutes, RouteBuilder
+from tallystick.evidence.schedule import ScheduleBuilder, SchedulePhase
+
+_ID_BYTES = 4
+
+#: What a collector is given of tensors: nothing, or products and chosen experts.
+Readings: TypeAlias = Literal["nothing", "products"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """One evaluation. ``scratch`` is the number of padding rows at the end of its batch."""
+
+    phase: SchedulePhase
+    number: int
+    first_position: int
+    tokens: int
+    scratch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The evidence of a run; ``routes`` only of a model with experts whose ids were read.
+
+    ``nodes`` counts what was observed, layout changes included.
+    """
+
+    evidence: ObservedEvidence
+    routes: ExpertRoutes | None = field(repr=False)
+    nodes: int
+
+
+class Collector:
+    """Takes the evaluated nodes of each step in order. After one error it only raises.
+
+    ``last_from`` is the first position at which the last layer's experts are due: 0 under
+    ``sequential``, the prompt's length - 1 under ``row-class``.
+    """
+
+    def __init__(self, figures: ModelFigures, readings: Readings, *, last_from: int = 0) -> None:
+        self._figures = figures
+        self._traced = readings == "products"
+        self._builder = ScheduleBuilder()
+        self._lanes: list[bytes] = []
+        self._nodes = 0
+        self._poisoned = False
+        self._kept: dict[int, tuple[NodeLike, NodePlan]] = {}
+        self._routes: RouteBuilder | None = None
+        if self._traced and figures.experts:
+            self._routes = RouteBuilder(
+                figures.layers, figures.experts, figures.used, last_from=last_from
+            )
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes so far."""
+        return self._nodes
+
+    @property
+    def operations(self) -> int:
+        """Number of canonical operations so far."""
+        return self._builder.events
+
+    def plan(self, node: NodeLike) -> NodePlan:
+        """Return the plan of ``node``, made when the object is first seen.
+
+        Raises EvidenceError as ``plan_node`` does.
+        """
+        kept = self._kept.get(id(node))
+        if kept is None:
+            with _Poisoning(self):
+                kept = (node, plan_node(node, self._figures, self._builder))
+            self._kept[id(node)] = kept
+        return kept[1]
+
+    def step(self, info: StepInfo, readings: Sequence[ReadingLike]) -> None:
+        """Take one evaluation.
+
+        Raises EvidenceError for a node without a meaning and for a step out of order, for more
+        than ``MAX_EVENTS`` nodes, and when something was read that should not be or the other way
+        round; RunFailedError for a product that is not finite.
+        """
+        with _Poisoning(self):
+            plans: list[NodePlan] = []
+            lanes: list[bytes] = []
+            routes: list[tuple[int, bytes]] = []
+            kept, find = self._kept, self.plan
+            for reading in readings:
+                node = reading.node
+                known = kept.get(id(node))
+                plan = find(node) if known is None else known[1]
+                plans.append(plan)
+                data = reading.data
+                if data is not None:
+                    if plan.probe:
+                        if len(data) != plan.probe:
+                            raise _unread("a product's first elements")
+                        lanes.append(sketch_bytes(data))
+                    elif plan.route is not None:
+                        routes.append((plan.route, data))
+                    else:
+                        raise _unread("nothing of other nodes")
+            self._take(info, plans, lanes, routes)
+
+    def step_of(
+        self,
+        info: StepInfo,
+        plans: Sequence[NodePlan],
+        lanes: Sequence[bytes],
+        routes: Sequence[tuple[int, bytes]],
+    ) -> None:
+        """Take one evaluation whose products are sketched already.
+
+        ``lanes`` are 32 bytes for each product, ``routes`` layer and ids (32-bit little-endian) of
+        each choice of experts, in order. Raises EvidenceError as :meth:`step` does.
+        """
+        with _Poisoning(self):
+            self._take(info, plans, lanes, routes)
+
+    def finish(self) -> Collected:
+        """Return the evidence of all steps. Raises EvidenceError when there was none."""
+        with _Poisoning(self):
+            schedule = self._builder.finish()
+            trace = make_trace(schedule, self._lanes) if self._traced else None
+            routes = None if self._routes is None else self._routes.finish()
+            return Collected(ObservedEvidence(schedule, trace), routes, self._nodes)
+
+    def _take(
+        self,
+        info: StepInfo,
+        plans: Sequence[NodePlan],
+        lanes: Sequence[bytes],
+        routes: Sequence[tuple[int, bytes]],
+    ) -> None:
+        self._nodes += len(plans)
+        if self._nodes > MAX_EVENTS:
+            raise EvidenceError("too many observed operations", expected=f"at most {MAX_EVENTS}")
+        products = sum([plan.probe > 0 for plan in plans]) if self._traced else 0
+        if len(lanes) != products:
+            raise _unread(f"{products} products", str(len(lanes)))
+        self._builder.add(
+            info.phase,
+            info.number,
+            info.first_position,
+            info.tokens,
+            b"".join([plan.entries for plan in plans]),
+        )
+        self._lanes += lanes
+        if self._routes is not None:
+            self._push_routes(self._routes, info, routes)
+        elif routes:
+            raise _unread("no experts")
+
+    def _push_routes(
+        self, builder: RouteBuilder, info: StepInfo, routes: Sequence[tuple[int, bytes]]
+    ) -> None:
+        """Give the rows of the sequence to the builder, without padding and rows not due."""
+        blocks = dict(routes)
+        if len(blocks) != len(routes):
+            raise EvidenceError("a layer chose its experts twice in one evaluation")
+        last = self._figures.layers - 1
+        width = self._figures.used * _ID_BYTES
+        due = builder.rows_due(info.first_position, info.tokens)
+        rows = []
+        for layer in range(last + 1):
+            block = blocks.pop(layer, b"")
+            end = len(block) - info.scratch * width
+            if layer < last:
+                rows.append(block[: max(0, end)])
+            else:  # it may have rows whose outputs nobody asked for, before those that are due
+                rows.append(block[max(0, end - due * width) : max(0, end)])
+        builder.push(info.first_position, info.tokens, rows)
+
+    def poison(self) -> None:
+        """Take nothing more, and drop what was collected."""
+        self._poisoned = True
+        self._lanes.clear()
+        self._kept.clear()
+        self._routes = None
+
+    def require_sound(self) -> None:
+        """Raise EvidenceError when there was an error before."""
+        if self._poisoned:
+            raise EvidenceError("the evidence was refused before: nothing more is taken into it")
+
+
+class _Poisoning:
+    """Marks a collector as refused when the block raises."""
+
+    __slots__ = ("_collector",)
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    def __enter__(self) -> None:
+        self._collector.require_sound()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._collector.poison()
+
+
+def _unread(expected: str, found: str | None = None) -> RunFailedError:
+    return RunFailedError(
+        "an evaluation was not read as it should have been", expected=expected, found=found
+    )
