@@ -24,11 +24,11 @@ from tallystick.attest.bundlekeys import (
 )
 from tallystick.canonical.codec import DIGEST_BYTES, BinaryReader, decode_strict
 from tallystick.canonical.hashing import domain_hash, frame, u32le
+from tallystick.contracts.bundle import MAX_BUNDLE
 from tallystick.errors import EvidenceError, InputError
 
 MAGIC: Final = b"PALWBNDL"
 ENVELOPE_VERSION: Final = 1
-MAX_ENVELOPE: Final = 64 * 1024 * 1024
 SALT_BYTES: Final = 32
 NONCE_BYTES: Final = 24
 TAG_BYTES: Final = 16
@@ -60,7 +60,7 @@ def seal(
     """Return the envelope of one bundle: ``public`` in clear, ``private`` encrypted.
 
     ``salt`` (32 bytes) and ``nonce`` (24 bytes) are fresh from the system's random source for every
-    envelope. Raises InputError for other lengths, and when the whole is beyond MAX_ENVELOPE.
+    envelope. Raises InputError for other lengths, and when the whole is beyond MAX_BUNDLE.
     """
     _require_length("a receipt binding", receipt_binding, DIGEST_BYTES)
     _require_length("a bundle's salt", salt, SALT_BYTES)
@@ -69,10 +69,10 @@ def seal(
     commitment = key_commitment(bundle_key, salt)
     header = b"".join((MAGIC, _VERSION, salt, receipt_binding, commitment, nonce))
     total = len(header) + 8 + len(public) + len(private) + TAG_BYTES
-    if total > MAX_ENVELOPE:
+    if total > MAX_BUNDLE:
         raise InputError(
             "the bundle is too large to be sealed",
-            expected=f"at most {MAX_ENVELOPE} bytes",
+            expected=f"at most {MAX_BUNDLE} bytes",
             found=f"{total} bytes",
             hint="generate fewer tokens, or ask for less evidence",
         )
@@ -85,10 +85,10 @@ def parse(data: bytes) -> Envelope:
     """Return the envelope in ``data``; nothing in it is authenticated yet.
 
     Compare ``receipt_binding`` with the receipt, and open it. Raises EvidenceError for anything
-    that is not exactly one envelope of at most MAX_ENVELOPE bytes.
+    that is not exactly one envelope of at most MAX_BUNDLE bytes.
     """
     return decode_strict(
-        data, lambda reader: _read(reader, data), max_bytes=MAX_ENVELOPE, where="sealed bundle"
+        data, lambda reader: _read(reader, data), max_bytes=MAX_BUNDLE, where="sealed bundle"
     )
 
 
@@ -167,8 +167,8 @@ def _read(reader: BinaryReader, data: bytes) -> Envelope:
         raise reader.refusal("unknown version", expected=str(ENVELOPE_VERSION), found=str(version))
     salt, binding, commitment = reader.digest(), reader.digest(), reader.digest()
     nonce = reader.fixed(NONCE_BYTES)
-    public = reader.sized(limit=MAX_ENVELOPE)
-    ciphertext = reader.sized(limit=MAX_ENVELOPE)
+    public = reader.sized(limit=MAX_BUNDLE)
+    ciphertext = reader.sized(limit=MAX_BUNDLE)
     if len(ciphertext) < TAG_BYTES:
         raise reader.refusal(
             "the ciphertext is shorter than its tag",

@@ -1,0 +1,151 @@
+"""Reading the state store back: nothing on disk is touched (docs/spec/state-store.md).
+
+The database is read from bytes in memory, so that no journal can appear beside the file, no link
+or rename can interfere, and the bytes that were hashed are the bytes that are read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+from tallystick.errors import EvidenceError, NothingToVerifyError, UnavailableError
+from tallystick.store.files import exists, opened_directory, read_plain
+from tallystick.store.state import sql
+from tallystick.store.state.entry import StateEntry
+from tallystick.store.state.place import PENDING_SUFFIXES, check_file
+from tallystick.store.state.schema import (
+    HEADER_MAGIC,
+    JOURNAL_BYTES,
+    ROLLBACK_MARK,
+    WAL_MARK,
+    check_identity,
+    require_library,
+)
+
+MAX_STATE: Final = 64 * 1024 * 1024
+_MIN_HEADER: Final = 100
+_LARGEST_VALUE: Final = 1024 * 1024  # bytes of one text, blob or row
+
+
+def read_state(path: Path) -> bytes:
+    """Return the bytes of the state store at ``path``, for :func:`restore_accepted`.
+
+    Must not be called while this process has the store open: closing the file would drop SQLite's
+    locks. Raises NothingToVerifyError when there is none, EvidenceError when it is no plain file of
+    ours with mode 0600 and one name or has more than MAX_STATE bytes, UnavailableError when a
+    process writes to it or left off in the middle.
+    """
+    try:
+        with opened_directory(path.parent.resolve()) as directory:
+            _refuse_pending(directory, path)
+            data, info = read_plain(directory, path.name, max_bytes=MAX_STATE)
+            check_file(path.name, info)
+            _refuse_pending(directory, path)
+            return data
+    except OSError as error:
+        raise NothingToVerifyError(
+            f"the state store {path} cannot be read", found=error.strerror
+        ) from None
+
+
+def restore_accepted(data: bytes, entry: StateEntry) -> None:
+    """Check that the store in ``data`` accepted the receipt, with exactly the values of ``entry``.
+
+    ``data`` has the bytes of the file, ``entry`` what the verified receipt and bundle say. Raises
+    EvidenceError when ``data`` is no undamaged state store, holds no such receipt, or holds it with
+    another value, which is named.
+    """
+    require_library()
+    connection = _open_bytes(data)
+    try:
+        check_identity(connection)
+        _require_sound(connection, len(data))
+        row = connection.execute(sql.RESTORE, (entry.receipt_id,)).fetchone()
+    except sqlite3.Error as error:
+        raise _damaged(getattr(error, "sqlite_errorname", type(error).__name__)) from None
+    finally:
+        connection.close()
+    if row is None:
+        raise EvidenceError(
+            "the state store has not accepted this receipt",
+            expected=f"receipt_id {entry.receipt_id.hex()}",
+            found="no such row",
+        )
+    for field, stored in zip(fields(entry), row, strict=True):
+        value = getattr(entry, field.name)
+        if stored != value:
+            raise EvidenceError(
+                f"the state store holds another {field.name}",
+                expected=_shown(value),
+                found=_shown(stored),
+            )
+
+
+def _refuse_pending(directory: int, path: Path) -> None:
+    for suffix in PENDING_SUFFIXES:
+        if exists(directory, path.name + suffix):
+            raise UnavailableError(
+                f"the state store {path} is not at rest",
+                expected="one file",
+                found=f"a {path.name}{suffix} beside it",
+                hint="wait for the process that writes to it; if it was killed, open the store for "
+                "writing once, which completes or undoes what it left",
+            )
+
+
+def _open_bytes(data: bytes) -> sqlite3.Connection:
+    if len(data) < _MIN_HEADER or not data.startswith(HEADER_MAGIC):
+        raise EvidenceError(
+            "the state store is no SQLite database",
+            expected=f"at least {_MIN_HEADER} bytes that begin with an SQLite header",
+            found=f"{len(data)} bytes",
+        )
+    if data[JOURNAL_BYTES] != WAL_MARK:
+        raise EvidenceError(
+            "the state store has no WAL",
+            expected=f"marks {WAL_MARK.hex()} at bytes 18 and 19",
+            found=data[JOURNAL_BYTES].hex(),
+        )
+    # A database in memory cannot have a WAL, and a store at rest has nothing in one.
+    image = b"".join((data[: JOURNAL_BYTES.start], ROLLBACK_MARK, data[JOURNAL_BYTES.stop :]))
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
+        connection.deserialize(image)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA query_only = ON")
+    except sqlite3.Error as error:
+        connection.close()
+        raise _damaged(getattr(error, "sqlite_errorname", type(error).__name__)) from None
+    return connection
+
+
+def _require_sound(connection: sqlite3.Connection, size: int) -> None:
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    if pages * page_bytes != size:
+        raise _damaged(f"{size} bytes where the header says {pages * page_bytes}")
+    verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if verdict != ("ok",):
+        raise _damaged("pages that contradict each other")
+    if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
+        raise _damaged("a receipt without its job")
+
+
+def _damaged(found: str) -> EvidenceError:
+    return EvidenceError(
+        "the state store is damaged",
+        expected="a whole SQLite database",
+        found=found,
+        hint="get the file again from whoever made it",
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex() if len(value) <= 32 else f"{len(value)} bytes that differ"
+    return str(int(value)) if isinstance(value, int) else type(value).__name__

@@ -1,0 +1,230 @@
+"""Accepting receipts: each once, each execution once, each slot once (docs/spec/state-store.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import quote
+
+from tallystick.errors import EvidenceError, UnavailableError
+from tallystick.store.home import require_private
+from tallystick.store.state import sql
+from tallystick.store.state.entry import StateEntry
+from tallystick.store.state.place import check_files, create_missing, database_path, require_opened
+from tallystick.store.state.schema import check_identity, require_library
+
+_WAIT_SECONDS: Final = 10.0
+_FOREIGN: Final = "move that file away and keep it, or choose another place"
+_REASONS: Final = {
+    "SQLITE_BUSY": ("locked by another process", "wait for the other process, or end it"),
+    "SQLITE_LOCKED": ("locked by another process", "wait for the other process, or end it"),
+    "SQLITE_FULL": ("no room is left", "make room there"),
+    "SQLITE_READONLY": ("it is read-only", "make it writable, or choose another place"),
+    "SQLITE_CANTOPEN": ("it cannot be opened", "look at the modes and the room there"),
+    "SQLITE_IOERR": ("reading or writing failed", "make room there, and check the disk"),
+    "SQLITE_NOTADB": ("it is no SQLite database", _FOREIGN),
+    "SQLITE_CORRUPT": ("it is damaged", _FOREIGN),
+}
+
+
+def open_state(path: Path, *, wait_seconds: float = _WAIT_SECONDS) -> StateStore:
+    """Open the state store at ``path`` for accepting; an empty one is created when none is there.
+
+    The directory exists, is ours, closed to others and no symlink. What a process that was killed
+    left behind is recovered. ``wait_seconds`` bounds each wait for other processes. Raises
+    UnavailableError when the place or the file cannot be used, or is no state store.
+    """
+    require_library()
+    with _usable(path):
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        directory = os.open(path.parent, flags)
+    try:
+        with _usable(path):
+            require_private(path.parent, os.fstat(directory))
+            create_missing(directory, path.name, wait_seconds=wait_seconds)
+            check_files(directory, path.name)
+            connection = _connect(directory, path, wait_seconds)
+        return StateStore(path, directory, connection)
+    except BaseException:
+        os.close(directory)
+        raise
+
+
+class StateStore:
+    """An open state store; see :func:`open_state`. Use it as a context manager, in one thread.
+
+    Leaving it writes everything into the one file. Once no process has the store open, that file
+    is alone and can be hashed.
+    """
+
+    def __init__(self, path: Path, directory: int, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._directory = directory
+        self._connection = connection
+
+    def accept(self, entry: StateEntry) -> None:
+        """Record a receipt that the caller has verified; when this returns it is durable.
+
+        Raises EvidenceError when the receipt or its execution is recorded already, its slot is
+        filled, or its job is recorded with another class or request; UnavailableError when the
+        store cannot be used. Then nothing is recorded.
+        """
+        with self._transaction():
+            with _usable(self._path):
+                check_identity(self._connection)
+            values = _values(entry)
+            self._refuse_repeated(values)
+            self._join_job(entry, values)
+            self._connection.execute(sql.INSERT_RECEIPT, values)
+
+    def close(self) -> None:
+        """Write everything into the one file, durably, and close it. Raises UnavailableError."""
+        try:
+            with _usable(self._path):
+                try:
+                    # Busy readers or writers make it do less; the last to close does the rest.
+                    self._connection.execute(sql.CHECKPOINT).fetchall()
+                finally:
+                    self._connection.close()
+                os.fsync(self._directory)
+        finally:
+            os.close(self._directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        with contextlib.suppress(UnavailableError):  # the first error says what is wrong
+            self.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._connection.execute(sql.BEGIN)
+            try:
+                yield
+                self._connection.execute(sql.COMMIT)
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute(sql.ROLLBACK)
+                raise
+        except sqlite3.IntegrityError as error:
+            raise EvidenceError(
+                "the state store's own rules refuse the receipt", found=error.sqlite_errorname
+            ) from None
+        except sqlite3.Error as error:
+            raise _unavailable(self._path, error) from None
+
+    def _refuse_repeated(self, values: Mapping[str, bytes | int]) -> None:
+        if self._connection.execute(sql.FIND_RECEIPT, values).fetchone():
+            raise _refused("this receipt was accepted before", "receipt_id", values)
+        if self._connection.execute(sql.FIND_EXECUTION, values).fetchone():
+            raise _refused(
+                "a receipt of this execution was accepted before", "execution_nullifier", values
+            )
+
+    def _join_job(self, entry: StateEntry, values: Mapping[str, bytes | int]) -> None:
+        """Record the job of a first receipt; hold a further one to what is recorded."""
+        job = self._connection.execute(sql.FIND_JOB, values).fetchone()
+        if job is None:
+            self._connection.execute(sql.INSERT_JOB, values)
+            return
+        request, job_class = job
+        if job_class != entry.job_class:
+            raise EvidenceError(
+                "the job was accepted with another job class",
+                expected=str(job_class),
+                found=str(int(entry.job_class)),
+            )
+        if request != entry.request_commitment:
+            raise EvidenceError(
+                "the job was accepted with another request commitment",
+                expected=request.hex(),
+                found=entry.request_commitment.hex(),
+            )
+        if self._connection.execute(sql.FIND_SLOT, values).fetchone():
+            raise EvidenceError(
+                "the slot of the job is filled by another receipt",
+                expected="a free slot",
+                found=f"replica_slot {entry.replica_slot} of job {entry.job_nullifier.hex()}",
+            )
+
+
+def _connect(directory: int, path: Path, wait_seconds: float) -> sqlite3.Connection:
+    """Open the database, and check that it is a state store before anything could change it."""
+    connection = sqlite3.connect(
+        f"file:{quote(database_path(directory, path))}?mode=rw",
+        uri=True,
+        timeout=wait_seconds,
+        isolation_level=None,
+    )
+    try:
+        check_identity(connection)
+        require_opened(directory, path.name)
+        (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if journal != "wal":
+            raise EvidenceError("the state store has no WAL", expected="wal", found=str(journal))
+        for setting in sql.SETTINGS:
+            connection.execute(setting)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _values(entry: StateEntry) -> Mapping[str, bytes | int]:
+    values = {field.name: getattr(entry, field.name) for field in fields(entry)}
+    return {**values, "job_class": int(entry.job_class), "slots": entry.job_class.slots}
+
+
+def _refused(message: str, name: str, values: Mapping[str, bytes | int]) -> EvidenceError:
+    value = values[name]
+    assert isinstance(value, bytes)
+    return EvidenceError(
+        message,
+        expected=f"a {name} that the state store does not hold",
+        found=value.hex(),
+        hint="a repeated receipt counts once",
+    )
+
+
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Turn what makes a place or a file unusable into UnavailableError."""
+    try:
+        yield
+    except EvidenceError as error:
+        raise UnavailableError(
+            error.message, expected=error.expected, found=error.found, hint=error.hint or _FOREIGN
+        ) from None
+    except sqlite3.Error as error:
+        raise _unavailable(path, error) from None
+    except OSError as error:
+        raise UnavailableError(
+            f"the state store {path} cannot be used",
+            found=error.strerror or type(error).__name__,
+            hint="choose another place, or make room and permission there",
+        ) from None
+
+
+def _unavailable(path: Path, error: sqlite3.Error) -> UnavailableError:
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    primary = "_".join(name.split("_")[:2])
+    reason, hint = _REASONS.get(primary, ("SQLite refuses", "choose another place"))
+    return UnavailableError(
+        f"the state store {path} cannot be used: {reason}", found=name, hint=hint
+    )
