@@ -86,16 +86,9 @@ class Collector:
         return self._builder.events
 
     def plan(self, node: NodeLike) -> NodePlan:
-        """Return the plan of ``node``, made when the object is first seen.
-
-        Raises EvidenceError as ``plan_node`` does.
-        """
-        kept = self._kept.get(id(node))
-        if kept is None:
-            with _Poisoning(self):
-                kept = (node, plan_node(node, self._figures, self._builder))
-            self._kept[id(node)] = kept
-        return kept[1]
+        """Return the plan of ``node``. Raises EvidenceError as ``plan_node`` does."""
+        with _Poisoning(self):
+            return plan_node(node, self._figures, self._builder)
 
     def step(self, info: StepInfo, readings: Sequence[ReadingLike]) -> None:
         """Take one evaluation.
@@ -108,11 +101,13 @@ class Collector:
             plans: list[NodePlan] = []
             lanes: list[bytes] = []
             routes: list[tuple[int, bytes]] = []
-            kept, find = self._kept, self.plan
+            kept = self._kept
             for reading in readings:
                 node = reading.node
                 known = kept.get(id(node))
-                plan = find(node) if known is None else known[1]
+                if known is None:
+                    known = kept[id(node)] = (node, self.plan(node))
+                plan = known[1]
                 plans.append(plan)
                 data = reading.data
                 if data is not None:

@@ -18,6 +18,7 @@ from tallystick.evidence.observer.records import AnyEvent, Header, Record, Route
 from tallystick.evidence.routes import ExpertRoutes
 from tallystick.evidence.schedule import SchedulePhase
 
+_MAX_KEPT: Final = 16_384
 _PHASES: Final = {phase.label: phase for phase in SchedulePhase}
 
 
@@ -105,6 +106,8 @@ class _Steps:
         key = id(event.tensor)
         kept = self._kept.get(key)
         if kept is None:
+            if len(self._kept) >= _MAX_KEPT:
+                self._kept.clear()
             kept = self._kept[key] = (event, self._require().plan(event))
         self._plans.append(kept[1])
         if isinstance(event, SketchEvent):

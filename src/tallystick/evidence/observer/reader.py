@@ -15,6 +15,7 @@ from tallystick.canonical.json import JSONValue, parse_canonical
 from tallystick.contracts.codec import decode
 from tallystick.errors import EvidenceError
 from tallystick.evidence.observer.derive import categories_of, gemm_of, layer_of, route_layer
+from tallystick.evidence.observer.event_lines import EventLines, check_digits
 from tallystick.evidence.observer.records import (
     CONTEXT_TOKENS,
     EXECUTION_POLICY,
@@ -76,6 +77,7 @@ class TranscriptReader:
         self._state: State = AwaitingPrefill()
         self._events = self._gemms = self._routes = 0
         self._owed: AnyEvent | None = None  # an event whose route has to come next
+        self._lines = EventLines()
 
     def feed(self, data: bytes) -> tuple[Record, ...]:
         """Take the next bytes and return the records whose lines they complete."""
@@ -110,6 +112,7 @@ class TranscriptReader:
     def _poison(self) -> None:
         self._poisoned = True
         self._line.clear()
+        self._lines = EventLines()
         self._header = self._result = self._owed = None
 
     def _feed(self, data: bytes) -> Iterator[Record]:
@@ -133,6 +136,11 @@ class TranscriptReader:
     def _record(self, line: bytes) -> Record:
         if self._result is not None:
             raise EvidenceError("the transcript goes on behind its result")
+        if self._header is not None and self._owed is None:
+            again = self._lines.find(line)
+            if again is not None:
+                self._take_in_order(again)
+                return again
         value = parse_canonical(line, max_bytes=self._limits.line, max_depth=_MAX_DEPTH)
         kind = _kind(value)
         if (kind is Header) != (self._header is None):
@@ -148,13 +156,12 @@ class TranscriptReader:
         elif isinstance(record, Result):
             self._take_result(record)
         else:
-            self._take_event(record)
+            _check_event(record, self._observer())
+            self._take_in_order(record)
+            self._lines.keep(line, record)
         return record
 
-    def _take_event(self, event: AnyEvent) -> None:
-        observer = self._observer()
-        if observer == "off":
-            raise EvidenceError("a transcript of an unobserved run has an event")
+    def _take_in_order(self, event: AnyEvent) -> None:
         if self._events == self._limits.events:
             raise EvidenceError(
                 "the transcript has too many events", expected=f"at most {self._limits.events}"
@@ -166,10 +173,9 @@ class TranscriptReader:
                 found=str(event.event_seq),
             )
         self._state = advance(self._state, event.phase, event.phase_step)
-        _check_event(event, observer)
         self._events += 1
         self._gemms += event.tensor.op == PRODUCT
-        if observer == "sketch" and route_layer(event.tensor.name) is not None:
+        if self._observer() == "sketch" and route_layer(event.tensor.name) is not None:
             self._owed = event
 
     def _take_route(self, route: Route) -> None:
@@ -278,6 +284,8 @@ def _check_header(header: Header) -> None:
 
 
 def _check_event(event: AnyEvent, observer: str) -> None:
+    if observer == "off":
+        raise EvidenceError("a transcript of an unobserved run has an event")
     tensor = event.tensor
     if len(tensor.shape) != 4 or any(len(source.shape) != 4 for source in event.sources):
         raise EvidenceError("a shape does not have four extents")
@@ -300,8 +308,7 @@ def _check_sketch(event: SketchEvent) -> None:
     count = min(SKETCH_ELEMENTS, prod(event.tensor.shape))
     if event.sketch.elements != count or event.tile.elements != count:
         raise EvidenceError("a sketch covers another number of elements than it should")
-    if event.sketch.hex[count:].strip("0"):
-        raise EvidenceError("a sketch has digits for elements that do not exist")
+    check_digits(event.sketch)
     if event.kernel_trace != KERNEL_TRACE:
         raise EvidenceError("a kernel trace is claimed, and there is none")
 
