@@ -158,12 +158,12 @@ class RuntimeManifest:
 
     def _check_profile(self, facts: ManifestFacts) -> None:
         profile = self.model_profile
-        tokenizer = tokenizer_digest(facts)
+        tokenizer = tokenizer_digest(facts.tokenizer_model, facts.tokenizer_digest)
         for name, expected in (
             ("tokenizer_digest", tokenizer),
             ("special_tokens_digest", special_tokens_digest(tokenizer)),
-            ("chat_template_digest", chat_template_digest(facts)),
-            ("base_metadata_digest", base_metadata_digest(facts)),
+            ("chat_template_digest", chat_template_digest(facts.chat_template_digest)),
+            ("base_metadata_digest", base_metadata_digest(facts.base_metadata)),
         ):
             _require_equal("model profile", name, expected, getattr(profile, name))
         runtime = self.runtime_class.decoded()

@@ -136,30 +136,29 @@ def wheel_digest(facts: ManifestFacts) -> bytes:
     return domain_hash("palw.engine-wheel", 1, [encode_bytes(facts.platform.wheel)])
 
 
-def special_tokens_digest(tokenizer_digest: bytes) -> bytes:
-    """Return the digest of what special tokens mean: the tokenizer's entries, and our rule."""
-    return domain_hash("palw.special-tokens", 1, [tokenizer_digest, SPECIAL_TOKENS.encode()])
+def tokenizer_digest(model: str, entries: str) -> bytes:
+    """Return the digest of a tokenizer: its model's name, and the digest of its entries."""
+    return domain_hash("palw.tokenizer", 1, [model.encode(), parse_digest(entries)])
 
 
-def tokenizer_digest(facts: ManifestFacts) -> bytes:
-    """Return the digest of the tokenizer: its model's name and its entries in the file."""
-    parts = [facts.tokenizer_model.encode(), parse_digest(facts.tokenizer_digest)]
-    return domain_hash("palw.tokenizer", 1, parts)
+def special_tokens_digest(tokenizer: bytes) -> bytes:
+    """Return the digest of what special tokens mean: the tokenizer, and this program's rule."""
+    return domain_hash("palw.special-tokens", 1, [tokenizer, SPECIAL_TOKENS.encode()])
 
 
-def chat_template_digest(facts: ManifestFacts) -> bytes:
-    """Return the digest of the chat template, or what stands for none."""
-    if facts.chat_template_digest is None:
+def chat_template_digest(template: str | None) -> bytes:
+    """Return the digest of a chat template with this SHA-256, or what stands for none."""
+    if template is None:
         return domain_hash("palw.no-chat-template", 1, [])
-    return domain_hash("palw.chat-template", 1, [parse_digest(facts.chat_template_digest)])
+    return domain_hash("palw.chat-template", 1, [parse_digest(template)])
 
 
-def base_metadata_digest(facts: ManifestFacts) -> bytes:
-    """Return the digest of the base model's metadata files, or what stands for none."""
-    if not facts.base_metadata:
+def base_metadata_digest(files: Sequence[MetadataFile]) -> bytes:
+    """Return the digest of a base model's metadata files, or what stands for none."""
+    if not files:
         return domain_hash("palw.no-base-metadata", 1, [])
-    files = ((file.path, file.digest) for file in facts.base_metadata)
-    return domain_hash("palw.base-metadata", 1, _named(files))
+    parts = _named((file.path, file.digest) for file in files)
+    return domain_hash("palw.base-metadata", 1, parts)
 
 
 def quantization(weight_types: Iterable[WeightType]) -> str:
@@ -171,9 +170,9 @@ def check_facts(facts: ManifestFacts) -> None:
     """Check what the document's types do not say. Raises EvidenceError."""
     platform = facts.platform
     _require_sorted("libraries", [(item.name, item.digest) for item in platform.libraries])
-    _require_sorted("environment", list(platform.environment))
-    _require_sorted("weight types", [kind.name for kind in facts.weight_types])
-    _require_sorted("base metadata", [file.path for file in facts.base_metadata])
+    _require_sorted("environment", [(text,) for text in platform.environment])
+    _require_sorted("weight types", [(kind.name,) for kind in facts.weight_types])
+    _require_sorted("base metadata", [(file.path,) for file in facts.base_metadata])
     if facts.engine.library not in {library.digest for library in platform.libraries}:
         raise EvidenceError(
             "manifest facts: the engine is not among the loaded libraries",
@@ -190,7 +189,7 @@ def check_facts(facts: ManifestFacts) -> None:
             )
 
 
-def _require_sorted(what: str, items: Sequence[str] | Sequence[tuple[str, str]]) -> None:
+def _require_sorted(what: str, items: Sequence[tuple[str, ...]]) -> None:
     if list(items) != sorted(set(items)):
         raise EvidenceError(
             f"manifest facts: the {what} are not in order",

@@ -15,14 +15,16 @@ from tallystick.errors import EvidenceError, InputError
 PART_VERSION: Final = 1
 MAX_ARCHITECTURE: Final = 64 * 1024
 MAX_PROFILE: Final = 72 * 1024
-MAX_RUNTIME_CLASS: Final = 8 * 1024
-MAX_SHAPE: Final = 1024
+MAX_RUNTIME_CLASS: Final = 16 * 1024
+MAX_SHAPE: Final = 2 * 1024
 SEQUENTIAL_CONTEXT: Final = 4096
 MAX_GENERATED: Final = 1024
-_MAX_NAME: Final = 200
-_MAX_QUANTIZATION: Final = 1000
+_MAX_NAME: Final = 800  # 200 characters of UTF-8
+_MAX_QUANTIZATION: Final = 4096
 _MAX_JCS: Final = 4096
 _ZERO: Final = bytes(32)
+#: What a profile calls a position encoding that no pin names: the model file says it.
+ROPE_OF_THE_FILE: Final = "model-file"
 #: How a pass is cut into batches: docs/spec/execution.md#chunks.
 CHUNK_RULE: Final = "tallystick.chunks/v1"
 CACHE_TYPE: Final = "f16"
@@ -395,6 +397,12 @@ def shape_profile(
         max_prefill_tokens=most,
         max_generated_tokens=min(MAX_GENERATED, most),
     )
+
+
+def shape_of(runtime: RuntimeClass, context_tokens: int) -> ShapeProfile:
+    """Return the shape of a run of class ``runtime`` in a context of ``context_tokens`` cells."""
+    policy = ShapePolicy.SEQUENTIAL if runtime.policy == SEQUENTIAL else ShapePolicy.ROW_CLASS
+    return shape_profile(policy, context_tokens, runtime.prompt_class, runtime.decode_class)
 
 
 def _scratch(rows: RowClass) -> int:
