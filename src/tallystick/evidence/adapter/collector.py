@@ -21,7 +21,7 @@ from tallystick.evidence.adapter.nodes import (
 from tallystick.evidence.gemm_trace import make_trace
 from tallystick.evidence.observed import ObservedEvidence
 from tallystick.evidence.observer.records import MAX_EVENTS
-from tallystick.evidence.observer.sketch import sketch_bytes
+from tallystick.evidence.observer.sketch import sketch_batch
 from tallystick.evidence.routes import ExpertRoutes, RouteBuilder
 from tallystick.evidence.schedule import ScheduleBuilder, SchedulePhase
 
@@ -99,7 +99,7 @@ class Collector:
         """
         with _Poisoning(self):
             plans: list[NodePlan] = []
-            lanes: list[bytes] = []
+            products: list[bytes] = []
             routes: list[tuple[int, bytes]] = []
             kept = self._kept
             for reading in readings:
@@ -114,12 +114,12 @@ class Collector:
                     if plan.probe:
                         if len(data) != plan.probe:
                             raise _unread("a product's first elements")
-                        lanes.append(sketch_bytes(data))
+                        products.append(data)
                     elif plan.route is not None:
                         routes.append((plan.route, data))
                     else:
                         raise _unread("nothing of other nodes")
-            self._take(info, plans, lanes, routes)
+            self._take(info, plans, sketch_batch(products), routes)
 
     def step_of(
         self,

@@ -7,17 +7,19 @@ Everything is decided on the bits of the float32 values, so any language gives t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tallystick.errors import EvidenceError, RunFailedError
 
 SKETCH_ELEMENTS: Final = 64
+SKETCH_BYTES: Final = 32
 # 2^-8, 2^-4, 2^-2, 1, 4 and 16 as biased float32 exponents. All are powers of two, so a bucket is
 # a range of exponents; only zero has to be told from the subnormals.
 _BOUNDS: Final = (119, 123, 125, 127, 129, 131)
 _EXPONENT: Final = 0x7F800000
 _BYTES: Final = 4
+_WHOLE: Final = _BYTES * SKETCH_ELEMENTS
 
 
 def _nibble(top: int) -> int:
@@ -49,19 +51,43 @@ def sketch(data: bytes) -> str:
 
 def sketch_bytes(data: bytes) -> bytes:
     """Return the sketch of :func:`sketch` as 32 bytes: the four lanes, each big-endian."""
-    if len(data) % _BYTES or not _BYTES <= len(data) <= _BYTES * SKETCH_ELEMENTS:
+    if len(data) % _BYTES or not _BYTES <= len(data) <= _WHOLE:
         raise ValueError("a sketch is made of 1 to 64 float32 values")
-    top = data[3::4]
-    nibbles = top.translate(_FROM_TOP)
+    nibbles = data[3::4].translate(_FROM_TOP)
     if _PLAIN in nibbles:
-        values = struct.unpack(f"<{len(top)}I", data)
+        values = struct.unpack(f"<{len(nibbles)}I", data)
         return bytes.fromhex("".join(_digits(values)).ljust(SKETCH_ELEMENTS, "0"))
-    counts = int.from_bytes(top.translate(_LAST_BIT_COUNTS), "big")
+    return _packed(_with_last_bits(data, nibbles).ljust(SKETCH_ELEMENTS, b"\0"))
+
+
+def sketch_batch(batch: Sequence[bytes]) -> list[bytes]:
+    """Return :func:`sketch_bytes` of each of ``batch``, much faster than one by one."""
+    whole = [place for place, data in enumerate(batch) if len(data) == _WHOLE]
+    made = [b"" if len(data) == _WHOLE else sketch_bytes(data) for data in batch]
+    joined = b"".join([batch[place] for place in whole])
+    nibbles = joined[3::4].translate(_FROM_TOP)
+    packed = _packed(_with_last_bits(joined, nibbles.replace(b"\xff", b"\0")))
+    for group, place in enumerate(whole):
+        made[place] = packed[SKETCH_BYTES * group : SKETCH_BYTES * (group + 1)]
+    at = nibbles.find(_PLAIN)
+    while at >= 0:
+        group = at // SKETCH_ELEMENTS
+        made[whole[group]] = sketch_bytes(batch[whole[group]])
+        at = nibbles.find(_PLAIN, SKETCH_ELEMENTS * (group + 1))
+    return made
+
+
+def _with_last_bits(data: bytes, nibbles: bytes) -> bytes:
+    """Return the nibbles of ``data``, given those of its top bytes: one more where it counts."""
+    counts = int.from_bytes(data[3::4].translate(_LAST_BIT_COUNTS), "big")
     added = counts & int.from_bytes(data[2::4].translate(_LAST_BIT), "big")
-    total = int.from_bytes(nibbles, "big") + added
-    digits = total.to_bytes(len(top), "big").ljust(SKETCH_ELEMENTS, b"\0")
-    high, low = int.from_bytes(digits[::2], "big"), int.from_bytes(digits[1::2], "big")
-    return (high << 4 | low).to_bytes(SKETCH_ELEMENTS // 2, "big")
+    return (int.from_bytes(nibbles, "big") + added).to_bytes(len(nibbles), "big")
+
+
+def _packed(nibbles: bytes) -> bytes:
+    """Return an even number of nibbles, one a byte, as half as many bytes."""
+    high, low = int.from_bytes(nibbles[::2], "big"), int.from_bytes(nibbles[1::2], "big")
+    return (high << 4 | low).to_bytes(len(nibbles) // 2, "big")
 
 
 def _digits(values: tuple[int, ...]) -> Iterator[str]:
