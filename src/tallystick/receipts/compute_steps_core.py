@@ -7,7 +7,9 @@ from typing import Final
 
 from tallystick.canonical.hashing import format_digest, parse_digest, sha256
 from tallystick.contracts.bundle import BundlePrivate, BundlePublic
+from tallystick.contracts.codec import encode_bytes
 from tallystick.contracts.commitments import output_commitment_palw, prompt_commitment_palw
+from tallystick.contracts.manifest_parts import shape_of
 from tallystick.errors import EvidenceError
 from tallystick.receipts.compute_case import (
     BUNDLE_WITHHELD,
@@ -96,16 +98,21 @@ def _check_manifest(case: ComputeCase, public: BundlePublic) -> None:
     require_same(
         "core.model_digest", format_digest(manifest.model_profile.model_digest), core.model_digest
     )
-    if manifest.runtime_class.decoded() != core.runtime_class:
+    if manifest.runtime_class.runtime_class != encode_bytes(core.runtime_class):
         raise EvidenceError(
             "core.runtime_class is not that of the manifest",
             expected=manifest.runtime_class_id.hex(),
             found=core.runtime_class_id,
         )
-    require_same("core.engine.library", facts.engine.library, core.engine.library)
-    require_same("core.engine.version", facts.engine.version, core.engine.version)
-    require_same("core.engine.name", facts.engine.name, core.engine.name)
-    require_same("core.context_tokens", manifest.shape_profile.context_tokens, core.context_tokens)
+    if manifest.shape_profile != shape_of(core.runtime_class, core.context_tokens):
+        raise EvidenceError(
+            "core.context_tokens is not that of the manifest's shape",
+            expected=str(manifest.shape_profile.context_tokens),
+            found=str(core.context_tokens),
+        )
+    for name in ("name", "version", "library"):
+        expected, found = getattr(facts.engine, name), getattr(core.engine, name)
+        require_same(f"core.engine.{name}", expected, found)
     if core.chat_template_digest is not None:
         require_same(
             "core.chat_template_digest",

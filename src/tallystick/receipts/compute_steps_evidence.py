@@ -18,7 +18,7 @@ from tallystick.contracts.receipt import Core, Evidence
 from tallystick.contracts.runtime import SEQUENTIAL
 from tallystick.errors import EvidenceError
 from tallystick.evidence.gemm_trace import decode_trace
-from tallystick.evidence.portable import PortableEvidence
+from tallystick.evidence.portable import PortableEvidence, ScheduleKind
 from tallystick.evidence.portable_parts import open_routes, open_trace
 from tallystick.evidence.routes import decode_routes
 from tallystick.receipts.compute_case import (
@@ -164,7 +164,15 @@ def _check_private_evidence(
     body, evidence = case.body, case.evidence(public)
     trace = None if private.gemm_trace is None else decode_trace(private.gemm_trace)
     routes = None if private.expert_routes is None else decode_routes(private.expert_routes)
-    blind = bytes.fromhex(case.opening(private).request.blind)
+    run = case.opening(private).request
+    asked = bool({"graph", "gemm"} & {*run.evidence})
+    if (evidence.kind is ScheduleKind.OBSERVED) is not asked:
+        raise EvidenceError(
+            "evidence.schedule is not of the kind that was asked for",
+            expected="observed" if asked else "semantic",
+            found=evidence.kind.name.lower(),
+        )
+    blind = bytes.fromhex(run.blind)
     open_trace(evidence, trace, blind)
     open_routes(
         evidence,

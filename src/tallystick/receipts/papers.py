@@ -23,7 +23,7 @@ from tallystick.contracts.assignment import (
     signed_request_id,
 )
 from tallystick.contracts.commitments import owner_commitment, request_commitment
-from tallystick.contracts.compute_receipt import ComputeReceipt, EvidenceLevel
+from tallystick.contracts.compute_receipt import ComputeReceipt, EvidenceLevel, TraceEvidence
 from tallystick.contracts.digests import request_body
 from tallystick.contracts.request import InferenceRun
 from tallystick.errors import EvidenceError, InputError
@@ -168,6 +168,13 @@ def _check_policy(receipt: ComputeReceipt, papers: JobPapers, run: InferenceRun)
     require_same("request.required_evidence_level", level, request.required_evidence_level)
     require_same("assignment.required_evidence_level", level, assignment.required_evidence_level)
     require_same(f"{_RECEIPT}: evidence_level", required_level(run), level)
+    asked = "gemm" in run.evidence
+    if (receipt.trace_evidence is not TraceEvidence.ABSENT) is not asked:
+        raise EvidenceError(
+            f"{_RECEIPT}: trace_evidence is not what was asked for",
+            expected="a trace" if asked else "absent",
+            found=receipt.trace_evidence.name.lower(),
+        )
     for name, most, found in (
         ("prefill_tokens", request.max_prefill_tokens, receipt.prefill_tokens),
         ("decode_tokens", request.max_decode_tokens, receipt.decode_tokens),
