@@ -33,6 +33,7 @@ from tallystick.attest.keys import PublicKey, SigningKey
 from tallystick.canonical.json import jcs
 from tallystick.errors import InputError, UnavailableError
 from tests.support.ordinary_user import run_as_ordinary_user
+from tests.support.processes import in_processes
 
 KEY = SigningKey.from_seed(b"\x07" * 32)
 SEED_TEXT = base64.b64encode(b"\x07" * 32).decode()
@@ -347,33 +348,6 @@ def test_an_open_key_directory_is_refused(tmp_path: Path) -> None:
         default_key(tmp_path)
     with pytest.raises(UnavailableError, match="open to other users"):
         commit_key(tmp_path)
-
-
-def in_processes(count: int, work: Callable[[], bytes]) -> list[bytes]:
-    """Run ``work`` in ``count`` forked children that start together; return what they return."""
-    gate_reader, gate_writer = os.pipe()
-    pipes = []
-    for _ in range(count):
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(gate_writer)
-            os.read(gate_reader, 1)  # end of file when the parent opens the gate
-            try:
-                os.write(writer, work())
-            except BaseException as error:
-                os.write(writer, f"{type(error).__name__}: {error}".encode())
-            os._exit(0)
-        os.close(writer)
-        pipes.append((child, reader))
-    os.close(gate_reader)
-    os.close(gate_writer)
-    results = []
-    for child, reader in pipes:
-        with open(reader, "rb") as pipe:
-            results.append(pipe.read())
-        os.waitpid(child, 0)
-    return results
 
 
 def test_first_uses_at_once_end_with_one_key(tmp_path: Path) -> None:
