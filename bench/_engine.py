@@ -23,6 +23,7 @@ from tallystick.engine.libllama.compiled_tap import open_taps
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.locate import library_path
 from tallystick.evidence.state_tree import StateTree
+from tallystick.execution.evidence import Evidence
 from tallystick.execution.launch import ENGINE_ENVIRONMENT, usable_cores
 from tallystick.execution.schedule import context_cells
 from tallystick.execution.session import Execution, Plan, Sampler, generate, re_execute
@@ -55,7 +56,7 @@ class Subject:
     ) -> tuple[tuple[int, ...], float]:
         """Return the sampled ids and the seconds from the first token to the last."""
         marks: list[float] = []
-        execution = Execution(model, self.plan, len(self.prompt), tree)
+        execution = Execution(model, self.plan, len(self.prompt), Evidence(tree))
         ids = generate(
             execution,
             lambda _token: False,  # every round has the same length
@@ -71,7 +72,7 @@ class Subject:
 
     def replay(self, model: LlamaModel, ids: Sequence[int], tree: StateTree | None) -> float:
         """Return the seconds of one batched pass over prompt and ``ids``, sampling included."""
-        execution = Execution(model, self.plan, len(self.prompt), tree)
+        execution = Execution(model, self.plan, len(self.prompt), Evidence(tree))
         begin = time.perf_counter()
         re_execute(
             execution, self.plan, self.prompt, ids, Sampler(0, None), lambda _done, _total: None

@@ -29,9 +29,11 @@ from tallystick.execution.jobs import (
     ReplayJob,
 )
 from tallystick.sandbox.messages import ErrorClasses, Message, MessageReader, error_from
-from tests.support.documents import example_run
+from tests.support.documents import digest_of, example_run
+from tests.support.sets import make_platform, no_evidence
 
-SETUP = EngineSetup(__file__, launch.file_identity(__file__), None, 1)
+LIBRARY = digest_of("library")
+SETUP = EngineSetup(__file__, LIBRARY, launch.file_identity(__file__), None, 1)
 JOB = FingerprintJob(SETUP, ())
 GENERATION = Generation(
     rendered_prompt="Hi",
@@ -45,10 +47,12 @@ GENERATION = Generation(
     state_root=None,
     state_leaves=0,
     leaf_checks="",
+    **no_evidence(),
     self_check="not_run",
     timings=Timings(1, 2, 3, 4),
     rss_before=5,
     host=HostFacts("cpu", "avx2", "glibc", "Linux", "3.11", 2, "none", "none"),
+    platform=make_platform(),
 )
 SCALARS = st.one_of(
     st.none(),
@@ -180,7 +184,7 @@ def test_a_job_has_so_many_events_and_no_more(monkeypatch: pytest.MonkeyPatch, t
         "event", {"event": "Init", "seq": 0, "monotonic_ns": "1", "wall_ns": "2", "rss": "3"}
     )
     run = example_run()
-    job = GenerateJob(SETUP, 3, replace(run, max_tokens=tokens), RowClass(1, 1), "no")
+    job = GenerateJob(SETUP, 3, replace(run, max_tokens=tokens), RowClass(1, 1), "00" * 32, "no")
     result = Message("result", {})
     outcome = outcome_of(monkeypatch, *[event] * (tokens + 8), result, job=job)
     assert len(outcome.events) == tokens + 8
@@ -191,11 +195,11 @@ def test_a_job_has_so_many_events_and_no_more(monkeypatch: pytest.MonkeyPatch, t
 def test_only_a_replay_may_find_evidence_wanting(monkeypatch: pytest.MonkeyPatch) -> None:
     error = Message("error", {"type": "EvidenceError", "message": "what"})
     run = example_run()
-    generate = GenerateJob(SETUP, 3, run, RowClass(1, 1), "no")
+    generate = GenerateJob(SETUP, 3, run, RowClass(1, 1), "00" * 32, "no")
     for job in (JOB, generate):
         with pytest.raises(RunFailedError, match="what"):
             outcome_of(monkeypatch, error, job=job)
-    replay = ReplayJob(SETUP, 3, run, RowClass(1, 1), (1,), "no", "none")
+    replay = ReplayJob(SETUP, 3, run, RowClass(1, 1), (1,), "00" * 32, "none")
     with pytest.raises(EvidenceError, match="what"):
         outcome_of(monkeypatch, error, job=replay)
 
@@ -214,7 +218,9 @@ def test_a_library_that_is_not_the_hashed_file_is_not_used(
 ) -> None:
     library = tmp_path / "library.so"
     library.write_bytes(b"hashed")
-    job = FingerprintJob(EngineSetup(str(library), launch.file_identity(str(library)), None, 1), ())
+    job = FingerprintJob(
+        EngineSetup(str(library), LIBRARY, launch.file_identity(str(library)), None, 1), ()
+    )
     result = Message("result", {"x": 1})
     assert outcome_of(monkeypatch, result, job=job).body == {"x": 1}
 

@@ -41,7 +41,7 @@ from tallystick.telemetry.log import encode_log
 from tallystick.worker.request import RunOptions
 from tallystick.worker.run import RunResult, run
 from tests.support.models import write_model
-from tests.support.sets import SIGNER, TRUST, make_events
+from tests.support.sets import SIGNER, TRUST, make_events, make_platform, no_evidence
 from tests.support.tokenizer import EOS_ID
 
 SMOLLM2: Final = "smollm2-135m-instruct"
@@ -199,6 +199,7 @@ class HonestRun:
             state_root=core.evidence.state_root,
             state_leaves=core.evidence.state_leaves,
             leaf_checks=self.opening.leaf_checks,
+            **no_evidence(),
             self_check=self.receipt.observed.self_check,
             timings=Timings(spent.load, spent.prefill, spent.decode, spent.seal),
             rss_before=self.receipt.observed.rss.before,
@@ -212,6 +213,7 @@ class HonestRun:
                 host.observer,
                 host.renderer,
             ),
+            platform=make_platform(),
         )
         return replace(generation, **changes)
 

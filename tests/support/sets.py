@@ -19,6 +19,14 @@ from tallystick.contracts.codec import decode_bytes
 from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.layout import ENVELOPES, MARKER, MEMBERS, OPENING, RECEIPT, TELEMETRY
 from tallystick.contracts.opening import ReceiptSet
+from tallystick.contracts.platform import (
+    DeviceFacts,
+    EngineBuildFacts,
+    LoadedLibrary,
+    PlatformFacts,
+    ProgramFacts,
+    WheelFacts,
+)
 from tallystick.contracts.receipt import FingerprintPart, Receipt
 from tallystick.contracts.request import PRODUCER, RUN_SCHEMA, Chat, ExpectedDigest, InferenceRun
 from tallystick.contracts.runtime import EngineBuild, Knob, RowClass, RuntimeClass
@@ -91,6 +99,7 @@ def make_generation(**changes: Any) -> Generation:
         state_root=fake_digest("root"),
         state_leaves=leaves,
         leaf_checks=base64.b64encode(bytes(range(4 * leaves))).decode(),
+        **no_evidence(),
         self_check="not_run",
         timings=Timings(load=5_000_000, prefill=7_000_000, decode=9_000_000, seal=0),
         rss_before=20_000_000,
@@ -104,8 +113,35 @@ def make_generation(**changes: Any) -> Generation:
             observer="python",
             renderer="none",
         ),
+        platform=make_platform(),
     )
     return replace(generation, **changes)
+
+
+def no_evidence() -> dict[str, Any]:
+    """Return the fields of a Generation about evidence that was not asked for, but the states."""
+    return {
+        "worker_state_root": None,
+        "expert_route_root": None,
+        "routes": "",
+        "schedule_commitment": None,
+        "schedule_events": 0,
+        "gemm_trace_root": None,
+        "trace_events": 0,
+        "observed_evidence": "",
+    }
+
+
+def make_platform() -> PlatformFacts:
+    """Return what a child saw of its platform."""
+    return PlatformFacts(
+        libraries=(LoadedLibrary("libengine.so", fake_digest("library")),),
+        build=EngineBuildFacts("AVX2 = 1", "0.9", "abc1234"),
+        wheel=WheelFacts("engine", "1.0", fake_digest("wheel")),
+        device=DeviceFacts("cpu", "x86_64", "Test CPU"),
+        program=ProgramFacts("0.1", fake_digest("program"), "CPython 3.11.0"),
+        environment=("LANG=C.UTF-8", "TZ=UTC"),
+    )
 
 
 def make_public() -> tuple[InferenceRun, Generation]:

@@ -53,6 +53,7 @@ from tallystick.store.home import user_path
 from tallystick.store.sets import read_set
 
 _CHECK = 4
+_NO_CREDENTIAL = "00" * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def replay(
             run=opening.request,
             row_class=core.runtime_class.decode_class,
             claimed_ids=opening.sampled_ids,
-            states="yes" if core.evidence.state_root is not None else "no",
+            credential_id=_NO_CREDENTIAL,
             renderer=receipt.observed.host.renderer,
         )
         outcome = run_job(

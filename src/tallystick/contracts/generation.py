@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from tallystick.contracts.platform import PlatformFacts
 from tallystick.contracts.types import (
     U32,
     U64,
@@ -49,9 +50,14 @@ class Generation:
     """The whole private result of one run.
 
     ``sampled_ids`` has 1..max_tokens ids, the end-of-generation id included when it was drawn;
-    ``output`` is base64 of their pieces without special tokens. ``state_root``, ``state_leaves``
-    and ``leaf_checks`` describe the state tree (docs/spec/state-tree.md), None, 0 and "" when the
-    states were not asked for.
+    ``output`` is base64 of their pieces without special tokens. What was not asked for, or what
+    the model does not have, is None, 0 or "":
+
+    * the state tree (docs/spec/state-tree.md): ``state_root``, ``state_leaves``, ``leaf_checks``
+      (base64), and the root of the same rows bound to the worker's credential;
+    * the chosen experts: ``expert_route_root``, ``routes`` (base64 of the encoded ExpertRoutes);
+    * the observed graphs: the schedule's commitment and number of operations, the trace's root and
+      number of products, ``observed_evidence`` (base64 of the encoded ObservedEvidence).
     """
 
     rendered_prompt: Annotated[str, MaxLength(4 * 1024 * 1024)] = field(repr=False)
@@ -65,7 +71,16 @@ class Generation:
     state_root: Digest | None
     state_leaves: U64
     leaf_checks: Base64 = field(repr=False)
+    worker_state_root: Digest | None
+    expert_route_root: Digest | None
+    routes: Base64 = field(repr=False)
+    schedule_commitment: Digest | None
+    schedule_events: U64
+    gemm_trace_root: Digest | None
+    trace_events: U64
+    observed_evidence: Base64 = field(repr=False)
     self_check: Annotated[str, OneOf(("not_run", "passed"))]
     timings: Timings
     rss_before: U64
     host: HostFacts
+    platform: PlatformFacts

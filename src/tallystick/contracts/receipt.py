@@ -31,7 +31,7 @@ class Evidence:
     number of layers. An absent part is null.
     """
 
-    level: Annotated[str, OneOf(("none", "state_committed"))]
+    level: Annotated[str, OneOf(("none", "graph", "gemm_traced", "state_committed"))]
     state_root: Digest | None
     state_leaves: U64
     layers: U32

@@ -25,7 +25,7 @@ RUN_SCHEMA: Final = "dac.InferenceRun"
 PRODUCER: Final = "tallystick"
 Producer = Annotated[str, OneOf((PRODUCER,))]
 Disclosure = Annotated[str, OneOf(("private", "public"))]
-EvidencePart = Annotated[str, OneOf(("states",))]
+EvidencePart = Annotated[str, OneOf(("states", "graph", "gemm"))]
 Enforcement = Annotated[str, OneOf(("none", "process", "namespaces", "full"))]
 
 

@@ -22,10 +22,11 @@ from tallystick.contracts.runtime import ROW_CLASS, RowClass
 from tallystick.engine.port import ContextSpec, Model, ObservedContext, Rows, Watch
 from tallystick.evidence.state_tree import StateTree, row_digests
 from tallystick.execution.child_engine import Engine, Reporter
+from tallystick.execution.evidence import Evidence
+from tallystick.execution.gather import layer_blocks
 from tallystick.execution.jobs import CalibrateJob
 from tallystick.execution.schedule import MAX_FLOOR, context_cells
 from tallystick.execution.session import Execution, Plan, Sampler, generate, re_execute
-from tallystick.execution.states import layer_blocks
 
 SIZES: Final = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 32, 64, 65, 127, 256, 511, 512)
 _TEXT_SIZES: Final = (1, 2, 3, 4, 7, 8, 9, 16, 17, 65)
@@ -134,7 +135,7 @@ def _root(
 ) -> tuple[bytes, tuple[int, ...], int]:
     """Return (state root, ids, nanoseconds of decode or pass) of a generation or of a pass."""
     tree = StateTree(_BLIND, model.layers, len(trial.prompt))
-    execution = Execution(model, plan, len(trial.prompt), tree)
+    execution = Execution(model, plan, len(trial.prompt), Evidence(tree))
     sampler = Sampler(0, None)
     marks = [time.monotonic_ns()]
     done = [0]

@@ -9,6 +9,8 @@ from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import Knob, RowClass
 from tallystick.contracts.types import (
     Count,
+    Digest,
+    Hex32,
     IntRange,
     LongText,
     MaxLength,
@@ -25,10 +27,11 @@ Descriptor = Annotated[int, IntRange(0, 2**16)]
 class EngineSetup:
     """Which library to load, and the compiled observer if there is one (paths).
 
-    ``identity`` is what the kernel said of the library file when it was hashed.
+    ``digest`` is what the library file hashed to, ``identity`` what the kernel said of it then.
     """
 
     library: LongText
+    digest: Digest
     identity: ShortText
     observer: LongText | None
     threads: Count
@@ -36,12 +39,16 @@ class EngineSetup:
 
 @dataclass(frozen=True, slots=True)
 class GenerateJob:
-    """Run ``run`` on the model behind ``model_fd``; commit to the states when asked."""
+    """Run ``run`` on the model behind ``model_fd`` and gather the evidence that it asks for.
+
+    ``credential_id`` is that of the worker: its own root over the states is bound to it.
+    """
 
     setup: EngineSetup
     model_fd: Descriptor
     run: InferenceRun = field(repr=False)
     row_class: RowClass
+    credential_id: Hex32
     self_check: Annotated[str, OneOf(("no", "yes"))]
 
 
@@ -49,6 +56,7 @@ class GenerateJob:
 class ReplayJob:
     """Re-execute ``run`` over the claimed ids and report everything that follows from them.
 
+    The evidence is what the run asked for; ``credential_id`` is that of the worker who ran it, and
     ``renderer`` is what the receipt says rendered its prompt.
     """
 
@@ -57,7 +65,7 @@ class ReplayJob:
     run: InferenceRun = field(repr=False)
     row_class: RowClass
     claimed_ids: Annotated[tuple[TokenId, ...], MaxLength(1024)] = field(repr=False)
-    states: Annotated[str, OneOf(("no", "yes"))]
+    credential_id: Hex32
     renderer: ShortText
 
 

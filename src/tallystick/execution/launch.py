@@ -62,6 +62,7 @@ class InstalledEngine:
         """Return what a child needs to load it; ``threads`` None takes every core we may use."""
         return EngineSetup(
             library=os.fspath(self.library),
+            digest=self.build.library,
             identity=self.identity,
             observer=None if self.observer is None else os.fspath(self.observer),
             threads=threads or usable_cores(),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tallystick.contracts.runtime import SEQUENTIAL, RowClass
 from tallystick.engine.port import Context, ContextSpec, Model, ObservedContext, Watch
-from tallystick.evidence.state_tree import StateTree
 from tallystick.execution import sampling
+from tallystick.execution.evidence import Evidence
+from tallystick.execution.gather import Gatherer
 from tallystick.execution.schedule import Chunk, batch, chunks
-from tallystick.execution.states import StateGatherer, StateShape
 
 OnToken = Callable[[int, int], None]  # (index, token id)
 OnRows = Callable[[int, int], None]  # (rows done, rows in all)
@@ -52,27 +52,21 @@ class Plan:
 
 
 class Execution:
-    """One fresh sequence in one context, with or without a state tree."""
+    """One fresh sequence in one context, and the evidence that is gathered of it."""
 
-    def __init__(
-        self, model: Model, plan: Plan, prompt_tokens: int, tree: StateTree | None
-    ) -> None:
+    def __init__(self, model: Model, plan: Plan, prompt_tokens: int, evidence: Evidence) -> None:
         self._plan = plan
         self._outputs_from = prompt_tokens - 1
-        self._gatherer: StateGatherer | None = None
+        self._gatherer = Gatherer(evidence, model, self._outputs_from)
         self._observed: ObservedContext | None = None
         self._context: Context
-        spec = plan.context_spec()
+        spec, watch = plan.context_spec(), evidence.watch
         # A sequential run is observed in any case: that flash attention is off and the cache is
         # F16 can be seen in its graphs only.
-        if tree is None and plan.policy != SEQUENTIAL:
+        if watch == Watch() and plan.policy != SEQUENTIAL:
             self._context = model.open_context(spec)
-            return
-        watch = Watch(rows="none" if tree is None else "layers")
-        self._context = self._observed = model.open_observed(spec, watch)
-        if tree is not None:
-            shape = StateShape(model.layers, model.embedding, model.vocabulary)
-            self._gatherer = StateGatherer(self._observed, tree, shape, self._outputs_from)
+        else:
+            self._context = self._observed = model.open_observed(spec, watch)
 
     def evaluate(self, tokens: Sequence[int], chunk: Chunk) -> None:
         """Evaluate ``chunk``; ``tokens`` are its own."""
@@ -81,10 +75,9 @@ class Execution:
         outputs_from = 0 if plan.policy == SEQUENTIAL else self._outputs_from
         rows = batch(tokens, chunk, outputs_from, plan.row_class)
         self._context.evaluate(rows)
-        if self._gatherer is not None:
-            self._gatherer.gather(chunk, rows)
-        elif self._observed is not None:
-            self._observed.observation()
+        if self._observed is not None:
+            seen = self._observed.observation()
+            self._gatherer.gather(seen, self._observed.logits, chunk, rows)
         for sequence in range(1, len(rows.tokens) - chunk.rows + 1):
             self._context.forget(sequence)
 

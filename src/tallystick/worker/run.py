@@ -36,6 +36,8 @@ from tallystick.telemetry.rss import resident_bytes
 from tallystick.worker.keys import SignerChoice, existing_key
 from tallystick.worker.request import RunOptions, check_options, declare
 
+_NO_CREDENTIAL = "00" * 32
+
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
@@ -191,6 +193,7 @@ def _execute(
         model_fd=opened.fd,
         run=declared,
         row_class=runtime.decode_class,
+        credential_id=_NO_CREDENTIAL,
         self_check=options.self_check,
     )
     before = resident_bytes()

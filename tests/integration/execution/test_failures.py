@@ -107,7 +107,7 @@ def _re_execute(home: EngineHome, model: Path, run: HonestRun, ids: tuple[int, .
         core = run.receipt.core
         job = ReplayJob(
             engine.setup(None), opened.fd, run.opening.request, core.runtime_class.decode_class,
-            ids, "yes", run.receipt.observed.host.renderer,
+            ids, "00" * 32, run.receipt.observed.host.renderer,
         )  # fmt: skip
         return run_job(job, core.runtime_class.knobs, model_fd=opened.fd).generation()
 

@@ -14,6 +14,7 @@ from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Core, Evidence
 from tallystick.evidence.state_tree import leaf_count, leaf_index
 from tests.support.documents import digest_of, example_core, example_opening
+from tests.support.sets import make_platform, no_evidence
 
 P, G, LAYERS = 4, 3, 3
 CHECKS = bytes(range(4 * leaf_count(P, G, LAYERS)))
@@ -39,10 +40,12 @@ def honest() -> Case:
         state_root=ROOT,
         state_leaves=leaf_count(P, G, LAYERS),
         leaf_checks=opening.leaf_checks,
+        **no_evidence(),
         self_check="not_run",
         timings=Timings(1, 2, 0, 0),
         rss_before=1000,
         host=HostFacts("cpu", "avx2", "glibc", "Linux", "3.11", 2, "compiled", "none"),
+        platform=make_platform(),
     )
     return core, opening, found
 

@@ -23,7 +23,15 @@ PRIVATE = {
     InferenceRun: {"prompt", "blind"},
     Chat: {"system"},
     Opening: {"rendered_prompt", "prompt_ids", "sampled_ids", "output", "leaf_checks"},
-    Generation: {"rendered_prompt", "prompt_ids", "sampled_ids", "output", "leaf_checks"},
+    Generation: {
+        "rendered_prompt",
+        "prompt_ids",
+        "sampled_ids",
+        "output",
+        "leaf_checks",
+        "routes",
+        "observed_evidence",
+    },
     RunOptions: {"prompt", "system"},
 }
 NAMES = set().union(*PRIVATE.values())
@@ -58,6 +66,8 @@ def private_documents() -> list[Any]:
         sampled_ids=opening.sampled_ids,
         output=opening.output,
         leaf_checks=opening.leaf_checks,
+        routes="cHJpdmF0ZSByb3V0ZXM=",
+        observed_evidence="cHJpdmF0ZSBza2V0Y2hlcw==",
     )
     options = RunOptions(prompt="private prompt", system="private system text")
     return [opening, generation, private_run(), options, *every_example()]

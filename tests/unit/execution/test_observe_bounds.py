@@ -12,7 +12,7 @@ from tallystick.execution import observe as supervisor
 from tallystick.execution.jobs import EngineSetup, ObserveJob
 from tallystick.execution.observe_child import StepCost, _require_room
 
-JOB = ObserveJob(EngineSetup("", "", None, 1), 3, "m.gguf", "x", 1, "graph", "omit")
+JOB = ObserveJob(EngineSetup("", "", "", None, 1), 3, "m.gguf", "x", 1, "graph", "omit")
 PROMPT = 5
 
 

@@ -13,6 +13,7 @@ from tallystick.contracts.runtime import ROW_CLASS, SEQUENTIAL, RowClass
 from tallystick.engine.port import LayerRows
 from tallystick.errors import IncomparableError, RunFailedError
 from tallystick.evidence.state_tree import StateTree, leaf_count, row_digests
+from tallystick.execution.evidence import Evidence
 from tallystick.execution.schedule import context_cells
 from tallystick.execution.session import Execution, Plan, Sampler, generate, re_execute
 from tests.support.fake_engine import FakeModel, Records, words
@@ -34,7 +35,7 @@ def generated(
     sampler: Sampler = GREEDY,
 ) -> tuple[tuple[int, ...], StateTree]:
     tree = StateTree(BLIND, model.layers, len(prompt))
-    execution = Execution(model, plan, len(prompt), tree)
+    execution = Execution(model, plan, len(prompt), Evidence(tree))
     told: list[tuple[int, int]] = []
     ids = generate(
         execution,
@@ -59,7 +60,7 @@ def passed(
     sampler: Sampler = GREEDY,
 ) -> tuple[tuple[int, ...], StateTree]:
     tree = StateTree(BLIND, model.layers, len(prompt))
-    execution = Execution(model, plan, len(prompt), tree)
+    execution = Execution(model, plan, len(prompt), Evidence(tree))
     told: list[tuple[int, int]] = []
     ids = re_execute(
         execution, plan, prompt, claimed, sampler, lambda done, total: told.append((done, total))
@@ -156,9 +157,9 @@ def test_the_contexts_that_a_run_opens() -> None:
     model = FakeModel()
     row_class = RowClass(2, 512)
     plan = Plan(ROW_CLASS, row_class, 256, threads=3)
-    Execution(model, plan, 1, None)
-    Execution(model, plan, 1, StateTree(BLIND, 3, 1))
-    Execution(model, Plan(SEQUENTIAL, RowClass(1, 1), 4096, threads=3), 1, None)
+    Execution(model, plan, 1, Evidence())
+    Execution(model, plan, 1, Evidence(StateTree(BLIND, 3, 1)))
+    Execution(model, Plan(SEQUENTIAL, RowClass(1, 1), 4096, threads=3), 1, Evidence())
 
     plain, observed, sequential = model.contexts
     assert not plain.observed
@@ -179,7 +180,7 @@ def test_sequential_runs_ask_for_every_row_one_at_a_time(with_tree: bool) -> Non
     model = FakeModel(floor=1)
     plan = Plan(SEQUENTIAL, RowClass(1, 1), 4096, threads=2)
     tree = StateTree(BLIND, 3, len(PROMPT)) if with_tree else None
-    execution = Execution(model, plan, len(PROMPT), tree)
+    execution = Execution(model, plan, len(PROMPT), Evidence(tree))
     ids = generate(
         execution, model.is_end, plan, PROMPT, 2, GREEDY, lambda *_: None, lambda *_: None
     )

@@ -1,0 +1,201 @@
+"""What a run's evidence is: which parts, gathered when, and what it commits to.
+
+Under `sequential` everything is gathered live, step by step. Under `row-class` states and chosen
+experts are live, and whatever depends on the shape of batches comes from the sealing pass, whose
+chunks are canonical (docs/spec/execution.md#evidence).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tallystick.canonical.hashing import format_digest
+from tallystick.contracts.generation import Generation
+from tallystick.contracts.request import InferenceRun
+from tallystick.contracts.runtime import SEQUENTIAL
+from tallystick.engine.port import ModelSummary, Watch
+from tallystick.errors import EvidenceError, InputError, RunFailedError
+from tallystick.evidence.routes import ExpertRoutes, RouteBuilder, encode_routes
+from tallystick.evidence.state_tree import StateTree
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """How many experts each layer has, and how many of them each token goes through."""
+
+    count: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The finished evidence of one execution; None is what was not gathered."""
+
+    tree: StateTree | None = None
+    routes: ExpertRoutes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What one execution gathers, filled batch by batch; None is what it does not gather.
+
+    ``experts`` are the model's: there where ``routes`` are.
+    """
+
+    tree: StateTree | None = None
+    routes: RouteBuilder | None = None
+    experts: Experts | None = None
+
+    @property
+    def watch(self) -> Watch:
+        """What has to be watched for it."""
+        return Watch(
+            rows="none" if self.tree is None else "layers",
+            routes="none" if self.routes is None else "experts",
+        )
+
+    def finish(self) -> Gathered:
+        """Return the evidence once every batch was evaluated. Raises RunFailedError for none."""
+        with as_failed_run():
+            return Gathered(self.tree, None if self.routes is None else self.routes.finish())
+
+
+@dataclass(frozen=True, slots=True)
+class EvidencePlan:
+    """Which evidence a run asked for, of which model.
+
+    ``credential_id`` (32 bytes) is the worker's; with None no root is bound to a worker.
+    """
+
+    run: InferenceRun = field(repr=False)
+    prompt_tokens: int
+    layers: int
+    experts: Experts | None
+    credential_id: bytes | None
+
+    @property
+    def sealed(self) -> bool:
+        """Whether a part of it comes from a sealing pass."""
+        return not self._sequential and not {"graph", "gemm"}.isdisjoint(self.run.evidence)
+
+    def unbound(self) -> EvidencePlan:
+        """Return the same plan without a root that is bound to the worker."""
+        return replace(self, credential_id=None)
+
+    def live(self) -> Evidence:
+        """Return what the generation gathers."""
+        if not self.sealed:
+            return self.whole()
+        return self._make("experts" if "states" in self.run.evidence else "none")
+
+    def whole(self) -> Evidence:
+        """Return what a pass over the finished run gathers: every part."""
+        needless = {"states", "gemm"}.isdisjoint(self.run.evidence)
+        return self._make("none" if needless else "experts")
+
+    @property
+    def _sequential(self) -> bool:
+        return self.run.policy == SEQUENTIAL
+
+    def _make(self, routes: Literal["none", "experts"]) -> Evidence:
+        tree = None
+        if "states" in self.run.evidence:
+            blind = bytes.fromhex(self.run.blind)
+            tree = StateTree(
+                blind, self.layers, self.prompt_tokens, credential_id=self.credential_id
+            )
+        builder = None
+        if self.experts is not None and routes == "experts":
+            builder = RouteBuilder(
+                self.layers,
+                self.experts.count,
+                self.experts.used,
+                last_from=0 if self._sequential else self.prompt_tokens - 1,
+            )
+        return Evidence(tree, builder, self.experts)
+
+
+def experts_of(model: ModelSummary) -> Experts | None:
+    """Return the experts of a model, None for a dense one.
+
+    Raises InputError when its metadata are no numbers.
+    """
+    entries = {entry.key: entry.value for entry in model.metadata}
+    family = entries.get("general.architecture", "")
+    count, used = (
+        _number(entries, f"{family}.{name}") for name in ("expert_count", "expert_used_count")
+    )
+    return Experts(count, used) if count else None
+
+
+def _number(entries: Mapping[str, str], key: str) -> int:
+    text = entries.get(key, "0")
+    if not (text.isascii() and text.isdigit()):
+        raise InputError("the model's metadata has a number that is none", found=key[:100])
+    return int(text)
+
+
+@contextlib.contextmanager
+def as_failed_run() -> Iterator[None]:
+    """Gather evidence in the body: an EvidenceError there becomes a RunFailedError.
+
+    What an engine shows is no evidence yet: the run has failed, and nothing was found wanting.
+    """
+    try:
+        yield
+    except EvidenceError as error:
+        raise RunFailedError(
+            f"this run's evidence could not be gathered: {error.message}",
+            expected=error.expected,
+            found=error.found,
+            hint=error.hint,
+        ) from None
+
+
+def require_equal(live: Gathered, sealed: Gathered) -> None:
+    """Hold what a generation showed to what a pass over it shows.
+
+    Raises RunFailedError for a part of both that differs.
+    """
+    for what, mine, theirs in (
+        ("state root", _root(live), _root(sealed)),
+        ("expert routes", live.routes, sealed.routes),
+    ):
+        if mine is not None and theirs is not None and mine != theirs:
+            raise RunFailedError(
+                f"self-check failed: the batched pass gave another {what} than the generation",
+                hint="recalibrate the model: tallystick model calibrate",
+            )
+
+
+def _root(gathered: Gathered) -> bytes | None:
+    return None if gathered.tree is None else gathered.tree.root()
+
+
+def merged(live: Gathered, sealed: Gathered) -> Gathered:
+    """Return the live evidence, and what only the sealing pass could show."""
+    return Gathered(live.tree or sealed.tree, live.routes or sealed.routes)
+
+
+def commit(generation: Generation, gathered: Gathered, blind: bytes) -> Generation:
+    """Return ``generation`` with the commitments to ``gathered``, and what opens them."""
+    tree, routes = gathered.tree, gathered.routes
+    if tree is not None:
+        generation = replace(
+            generation,
+            state_root=format_digest(tree.root()),
+            state_leaves=tree.count,
+            leaf_checks=base64.b64encode(tree.leaf_checks).decode(),
+            worker_state_root=format_digest(tree.worker_root()),
+        )
+    if routes is not None:
+        generation = replace(
+            generation,
+            expert_route_root=format_digest(routes.root(blind)),
+            routes=base64.b64encode(encode_routes(routes)).decode(),
+        )
+    return generation
