@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tallystick.canonical.codec import BinaryWriter
 from tallystick.canonical.hashing import domain_hash, u32le
 from tallystick.compute.architecture import (
     Activation,
@@ -39,7 +38,7 @@ from tallystick.compute.operations import (
     Silu,
     Softmax,
     SsmConv,
-    write_operation,
+    encode_operation,
 )
 from tallystick.compute.semantic import check_counts
 
@@ -70,6 +69,15 @@ class SemanticSchedule:
         return sum(isinstance(x.operation, kind) for x in (*self.prefill, *self.decode))
 
 
+@dataclass(frozen=True, slots=True)
+class SemanticSummary:
+    """The commitment to a semantic schedule, its operations, and those that choose experts."""
+
+    commitment: bytes
+    operations: int
+    expert_routes: int
+
+
 def semantic_schedule(
     architecture: Architecture, prefill_tokens: int, generated_tokens: int
 ) -> SemanticSchedule:
@@ -78,40 +86,86 @@ def semantic_schedule(
     A phase without tokens has no operations. Raises InputError for counts that are out of range or
     make an operation that does not fit its encoding.
     """
-    check_counts(prefill_tokens, generated_tokens)
-    prefill = tuple(_phase(architecture, prefill_tokens, past=0))
-    decode = tuple(_phase(architecture, generated_tokens, past=prefill_tokens))
+    prefill, decode = _phases(architecture, prefill_tokens, generated_tokens)
+    commitment = _commitment(architecture, prefill, decode)
+    return SemanticSchedule(prefill.operations(), decode.operations(), commitment)
+
+
+def summarise_schedule(
+    architecture: Architecture, prefill_tokens: int, generated_tokens: int
+) -> SemanticSummary:
+    """Return what a receipt says of :func:`semantic_schedule`, without making its operations.
+
+    Raises InputError as that does.
+    """
+    prefill, decode = _phases(architecture, prefill_tokens, generated_tokens)
+    return SemanticSummary(
+        _commitment(architecture, prefill, decode),
+        prefill.count(Operation) + decode.count(Operation),
+        prefill.count(ExpertRoute) + decode.count(ExpertRoute),
+    )
+
+
+def _phases(architecture: Architecture, prefill: int, generated: int) -> tuple[_Phase, _Phase]:
+    check_counts(prefill, generated)
+    return _Phase(architecture, prefill, past=0), _Phase(architecture, generated, past=prefill)
+
+
+def _commitment(architecture: Architecture, prefill: _Phase, decode: _Phase) -> bytes:
     parts = [
         architecture.architecture_id,
-        u32le(prefill_tokens),
-        u32le(generated_tokens),
-        _encoded(prefill),
-        _encoded(decode),
+        u32le(prefill.tokens),
+        u32le(decode.tokens),
+        prefill.encoding(),
+        decode.encoding(),
     ]
-    return SemanticSchedule(prefill, decode, domain_hash("palw.semantic-schedule", 1, parts))
+    return domain_hash("palw.semantic-schedule", 1, parts)
 
 
-def _encoded(phase: tuple[ScheduledOperation, ...]) -> bytes:
-    writer = BinaryWriter()
-    writer.u32(len(phase))
-    for scheduled in phase:
-        writer.u32(scheduled.stage)
-        write_operation(writer, scheduled.operation)
-    return writer.finish()
+class _Phase:
+    """One phase: ``tokens`` new positions after ``past`` earlier ones.
 
+    Layers of one description have the same operations, which are made and encoded once.
+    """
 
-def _phase(architecture: Architecture, tokens: int, *, past: int) -> Iterator[ScheduledOperation]:
-    """Yield one phase: ``tokens`` new positions after ``past`` earlier ones."""
-    if tokens == 0:
-        return
-    hidden = architecture.hidden
-    yield ScheduledOperation(0, EmbeddingLookup(hidden * tokens))
-    for stage, layer in enumerate(architecture.layers, start=1):
-        for operation in _layer(layer, hidden, tokens, past):
-            yield ScheduledOperation(stage, operation)
-    head = len(architecture.layers) + 1
-    yield ScheduledOperation(head, RmsNorm(hidden, tokens))
-    yield ScheduledOperation(head, Gemm(architecture.vocabulary, tokens, hidden, 1))
+    def __init__(self, architecture: Architecture, tokens: int, *, past: int) -> None:
+        self.tokens = tokens
+        self._stages: list[tuple[Operation, ...]] = []
+        if tokens == 0:
+            return
+        hidden = architecture.hidden
+        layers = {
+            layer: tuple(_layer(layer, hidden, tokens, past)) for layer in {*architecture.layers}
+        }
+        head = Gemm(architecture.vocabulary, tokens, hidden, 1)
+        self._stages.append((EmbeddingLookup(hidden * tokens),))
+        self._stages += [layers[layer] for layer in architecture.layers]
+        self._stages.append((RmsNorm(hidden, tokens), head))
+
+    def operations(self) -> tuple[ScheduledOperation, ...]:
+        return tuple(
+            [
+                ScheduledOperation(stage, operation)
+                for stage, operations in enumerate(self._stages)
+                for operation in operations
+            ]
+        )
+
+    def count(self, kind: type[Operation]) -> int:
+        distinct = {id(operations): operations for operations in self._stages}
+        found = {key: sum(isinstance(x, kind) for x in ops) for key, ops in distinct.items()}
+        return sum(found[id(operations)] for operations in self._stages)
+
+    def encoding(self) -> bytes:
+        encoded: dict[int, list[bytes]] = {}
+        out = [u32le(sum(map(len, self._stages)))]
+        for stage, operations in enumerate(self._stages):
+            known = encoded.get(id(operations))
+            if known is None:
+                known = encoded[id(operations)] = [*map(encode_operation, operations)]
+            number = u32le(stage)
+            out += [number + operation for operation in known]
+        return b"".join(out)
 
 
 def _layer(layer: LayerDescription, hidden: int, tokens: int, past: int) -> Iterator[Operation]:

@@ -13,7 +13,7 @@ from typing import Final
 from tallystick.canonical.codec import BinaryReader, BinaryWriter, decode_strict
 from tallystick.compute.architecture import Architecture
 from tallystick.compute.rules import RULES_V3, ruleset_of_version
-from tallystick.compute.schedule import semantic_schedule
+from tallystick.compute.schedule import SemanticSummary, summarise_schedule
 from tallystick.compute.semantic import semantic_units
 from tallystick.contracts.commitments import (
     empty_gemm_root,
@@ -148,8 +148,7 @@ class DerivedEvidence:
     schedule_commitment: bytes
     schedule_events: int
     compute_units: int
-    semantic_commitment: bytes
-    semantic_operations: int
+    semantic: SemanticSummary
 
 
 def derive(evidence: PortableEvidence, architecture: Architecture) -> DerivedEvidence:
@@ -161,7 +160,7 @@ def derive(evidence: PortableEvidence, architecture: Architecture) -> DerivedEvi
     prefill, generated = evidence.prefill_tokens, evidence.decode_tokens
     rules = ruleset_of_version(evidence.ruleset_version)
     try:
-        semantic = semantic_schedule(architecture, prefill, generated)
+        semantic = summarise_schedule(architecture, prefill, generated)
         units = semantic_units(architecture, prefill, generated).compute_units
     except InputError as error:  # the counts come from evidence
         raise EvidenceError(error.message, expected=error.expected, found=error.found) from None
@@ -174,7 +173,7 @@ def derive(evidence: PortableEvidence, architecture: Architecture) -> DerivedEvi
             units = price(evidence.schedule, rules)
     if units != evidence.claimed_units:
         raise _refusal("compute units", str(units), str(evidence.claimed_units))
-    return DerivedEvidence(commitment, events, units, semantic.commitment, semantic.operations)
+    return DerivedEvidence(commitment, events, units, semantic)
 
 
 def encode_portable(evidence: PortableEvidence) -> bytes:
