@@ -44,7 +44,7 @@ class StepInfo:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The evidence of a run; ``routes`` only of a model with experts whose ids were read.
+    """The evidence of a run; ``routes`` are None when the collector was not to gather them.
 
     ``nodes`` counts what was observed, layout changes included.
     """
@@ -57,11 +57,12 @@ class Collected:
 class Collector:
     """Takes the evaluated nodes of each step in order. After one error it only raises.
 
-    ``last_from`` is the first position at which the last layer's experts are due: 0 under
-    ``sequential``, the prompt's length - 1 under ``row-class``.
+    With a builder of ``routes`` the chosen experts that are read go there; else they are let pass.
     """
 
-    def __init__(self, figures: ModelFigures, readings: Readings, *, last_from: int = 0) -> None:
+    def __init__(
+        self, figures: ModelFigures, readings: Readings, routes: RouteBuilder | None = None
+    ) -> None:
         self._figures = figures
         self._traced = readings == "products"
         self._builder = ScheduleBuilder()
@@ -69,11 +70,7 @@ class Collector:
         self._nodes = 0
         self._poisoned = False
         self._kept: dict[int, tuple[NodeLike, NodePlan]] = {}
-        self._routes: RouteBuilder | None = None
-        if self._traced and figures.experts:
-            self._routes = RouteBuilder(
-                figures.layers, figures.experts, figures.used, last_from=last_from
-            )
+        self._routes = routes
 
     @property
     def nodes(self) -> int:
@@ -167,8 +164,6 @@ class Collector:
         self._lanes += lanes
         if self._routes is not None:
             self._push_routes(self._routes, info, routes)
-        elif routes:
-            raise _unread("no experts")
 
     def _push_routes(
         self, builder: RouteBuilder, info: StepInfo, routes: Sequence[tuple[int, bytes]]

@@ -15,7 +15,7 @@ from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.observed import ObservedEvidence
 from tallystick.evidence.observer.reader import Limits, Transcript, TranscriptReader
 from tallystick.evidence.observer.records import AnyEvent, Header, Record, Route, SketchEvent
-from tallystick.evidence.routes import ExpertRoutes
+from tallystick.evidence.routes import ExpertRoutes, RouteBuilder
 from tallystick.evidence.schedule import SchedulePhase
 
 _MAX_KEPT: Final = 16_384
@@ -95,8 +95,12 @@ class _Steps:
                 expected="observer graph or sketch",
                 found="off",
             )
+        figures = self._gate.figures
         readings: Readings = "products" if header.observer == "sketch" else "nothing"
-        self._collector = Collector(self._gate.figures, readings)
+        routes = None
+        if header.observer == "sketch" and figures.experts:
+            routes = RouteBuilder(figures.layers, figures.experts, figures.used, last_from=0)
+        self._collector = Collector(figures, readings, routes)
 
     def _event(self, event: AnyEvent) -> None:
         step = (event.phase, event.phase_step)
