@@ -143,6 +143,40 @@ def check(name: str, as_json: bool) -> None:
 
 
 @command.command()
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--output",
+    type=PATH,
+    required=True,
+    metavar="DIR",
+    help="Directory for the files: new, empty, or one that this command filled.",
+)
+@click.option("--endpoint", metavar="URL", help="Hub (host or https URL) that serves the files.")
+@json_option
+def metadata(name: str, output: Path, endpoint: str | None, as_json: bool) -> None:
+    """Fetch the small files that describe the base of a model with a shipped profile.
+
+    NAME is smollm2-135m-instruct or qwen3.6-35b-a3b-abliterated. Downloads are anonymous: no token
+    is read or sent. A directory that was filled before is checked instead, and nothing is
+    downloaded; exit 1 when it differs.
+    """
+    from tallystick.contracts.codec import encode
+    from tallystick.models import base_metadata
+    from tallystick.models.profiles import profile_pin
+
+    pin = profile_pin(name)
+    if base_metadata.has_record(output):
+        found = base_metadata.check(pin, output)
+    else:
+        where = endpoint or base_metadata.DEFAULT_ENDPOINT
+        with WorkProgress() as work:
+            found = base_metadata.fetch(pin, output, where, work.update)
+    rows = [("profile", found.profile_name), ("base", f"{found.repository} at {found.revision}")]
+    rows += [(file.path, f"{file.bytes:,} bytes, sha256 {file.sha256}") for file in found.files]
+    emit(encode(found), as_json=as_json, text=table(rows))
+
+
+@command.command()
 @click.argument("model", metavar="[MODEL]", required=False)
 @click.option(
     "--fingerprint", is_flag=True, help="Measure this machine's numeric fingerprint anew instead."

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from tallystick.contracts.codec import json_schema
+from tallystick.contracts.manifest_facts import ManifestFacts
 from tallystick.contracts.model import Calibration, ModelFacts, ModelPin
 from tallystick.contracts.opening import Opening, ReceiptSet
+from tallystick.contracts.profile_pin import BaseMetadata, ProfilePin
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import InferenceRun
 
@@ -26,6 +28,9 @@ DOCUMENTS: Final[tuple[tuple[str, type, str], ...]] = (
     ("model-facts", ModelFacts, "tallystick.model-facts/v2"),
     ("model-pin", ModelPin, "tallystick.model-pin/v2"),
     ("calibration", Calibration, "tallystick.calibration/v1"),
+    ("manifest-facts", ManifestFacts, "tallystick.manifest-facts/v1"),
+    ("profile-pin", ProfilePin, "misaka.palw.model-profile-pin.v2"),
+    ("base-metadata", BaseMetadata, "tallystick.base-metadata/v1"),
 )
 SCHEMA_ID_PREFIX: Final = "tag:tallystick,2026:schema/"
 

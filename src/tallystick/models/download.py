@@ -9,15 +9,14 @@ from typing import Final
 
 from tallystick.errors import EvidenceError, UnavailableError
 from tallystick.models.files import Progress
-from tallystick.models.oci import (
-    BlobName,
+from tallystick.models.oci import BlobName, RegistryClient
+from tallystick.models.partial import PartialFile
+from tallystick.models.web import (
     BlobStream,
     BrokenTransferError,
     RangeRefusedError,
-    RegistryClient,
     TransferError,
 )
-from tallystick.models.partial import PartialFile
 
 _CHUNK: Final = 1 << 20
 _PATIENCE: Final = 5

@@ -12,10 +12,11 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from tallystick.contracts.codec import encode
 from tallystick.contracts.schemas import DOCUMENTS, schema_files
 from tests.support.documents import every_example
+from tests.support.manifests import manifest_documents
 
 DIRECTORY = Path(__file__).resolve().parents[3] / "schemas"
 BY_TYPE = {cls: f"{stem}.schema.json" for stem, cls, _ in DOCUMENTS}
-EXAMPLES = every_example()
+EXAMPLES = (*every_example(), *manifest_documents())
 
 
 def test_committed_schemas_are_those_of_the_types() -> None:
