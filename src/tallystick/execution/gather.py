@@ -118,7 +118,7 @@ def layer_blocks(records: Sequence[LayerRows], layers: int, outputs: int) -> lis
 def route_blocks(
     records: Sequence[RouteRows], layers: int, outputs: int, experts: Experts | None
 ) -> list[RouteRows]:
-    """Return the blocks of layers 0..layers-1 as :func:`layer_blocks` does, of these ``experts``."""
+    """Return the blocks of layers 0..layers-1, like :func:`layer_blocks`, of these ``experts``."""
     assert experts is not None
     seen = [(record.layer, record.experts, record.used) for record in records]
     expected = [(layer, experts.count, experts.used) for layer in range(layers)]

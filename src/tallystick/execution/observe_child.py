@@ -21,7 +21,7 @@ from tallystick.engine.port import (
     Rows,
     Watch,
 )
-from tallystick.errors import InputError, UsageError
+from tallystick.errors import InputError
 from tallystick.evidence.observer.records import (
     CONTEXT_TOKENS,
     EXECUTION_POLICY,
@@ -43,6 +43,7 @@ from tallystick.evidence.observer.writer import EventTemplate, Step, TranscriptW
 from tallystick.execution import sampling
 from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.jobs import ObserveJob
+from tallystick.execution.room import require_room
 from tallystick.execution.session import Plan
 
 _WATCH: Final = {
@@ -165,16 +166,13 @@ def _require_room(job: ObserveJob, prompt: int, header: int, cost: StepCost) -> 
             and header + steps * cost.size + room <= MAX_TRANSCRIPT
         )
 
-    if fits(job.max_tokens):
-        return
-    largest = next((n for n in range(job.max_tokens, 0, -1) if fits(n)), 0)
-    raise UsageError(
-        "the transcript of this run would be larger than its readers accept",
-        expected=f"at most {MAX_EVENTS} events and {MAX_TRANSCRIPT} bytes",
+    require_room(
+        job.max_tokens,
+        fits,
+        what="the transcript",
+        bound=f"{MAX_EVENTS} events and {MAX_TRANSCRIPT} bytes",
         found=f"{prompt + job.max_tokens - 1} steps of {cost.events} events",
-        hint=f"--n-predict {largest} is the largest that fits this prompt"
-        if largest
-        else "a shorter prompt, or --observer off: nothing can be generated after this one",
+        instead="a shorter prompt, or --observer off",
     )
 
 
