@@ -9,7 +9,9 @@ from tallystick.errors import UsageError
 Fits = Callable[[int], bool]  # number of tokens to generate
 
 
-def require_room(asked: int, fits: Fits, *, what: str, bound: str, found: str, instead: str) -> None:
+def require_room(
+    asked: int, fits: Fits, *, what: str, bound: str, found: str, instead: str
+) -> None:
     """Raise UsageError when ``asked`` tokens to generate do not fit; name the largest number.
 
     ``what`` would be too large, ``bound`` is what it may be and ``found`` what it would be;
