@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from tallystick.contracts.manifest import RuntimeManifest
-from tallystick.contracts.manifest_facts import MANIFEST_FACTS_SCHEMA, ManifestFacts, MetadataFile
+from tallystick.contracts.manifest_facts import ManifestFacts, MetadataFile
 from tallystick.contracts.model import ModelFacts, WeightType
 from tallystick.contracts.platform import (
     DeviceFacts,

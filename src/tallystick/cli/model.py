@@ -154,7 +154,7 @@ def check(name: str, as_json: bool) -> None:
 @click.option("--endpoint", metavar="URL", help="Hub (host or https URL) that serves the files.")
 @json_option
 def metadata(name: str, output: Path, endpoint: str | None, as_json: bool) -> None:
-    """Fetch the small files that describe the base of a model with a shipped profile.
+    """Fetch the small files that describe a known model's base.
 
     NAME is smollm2-135m-instruct or qwen3.6-35b-a3b-abliterated. Downloads are anonymous: no token
     is read or sent. A directory that was filled before is checked instead, and nothing is
