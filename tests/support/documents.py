@@ -24,6 +24,17 @@ from tallystick.contracts.opening import (
     ReceiptSet,
     SetMember,
 )
+from tallystick.contracts.public_receipt import (
+    MINT_CLASS,
+    PUBLIC_RECEIPT_SCHEMA,
+    Artifacts,
+    ExpertRouteFigures,
+    Gate,
+    Mint,
+    PrivacyFlags,
+    PublicReceipt,
+    SemanticScheduleFigures,
+)
 from tallystick.contracts.receipt import (
     RECEIPT_SCHEMA,
     Core,
@@ -253,6 +264,55 @@ def example_calibration() -> Calibration:
     )
 
 
+def example_public_receipt() -> PublicReceipt:
+    """Return the public document of a small run; its digests stand for themselves."""
+    ids = {
+        name: digest_of(name)
+        for name, kind in PublicReceipt.__annotations__.items()
+        if kind == "Digest"
+    }
+    return PublicReceipt(
+        schema=PUBLIC_RECEIPT_SCHEMA,
+        producer=PRODUCER,
+        **ids,
+        job_class="self_local",
+        replica_slot=0,
+        evidence_level="gemm_traced",
+        trace_evidence="graph_fallback",
+        prefill_tokens=5,
+        decode_tokens=2,
+        prefill_graph_steps=5,
+        decode_graph_steps=1,
+        schedule_kind="observed",
+        schedule_event_count=13770,
+        trace_event_count=2466,
+        canonical_compute_units=41692,
+        semantic_compute_units_v3=41692,
+        semantic_schedule=SemanticScheduleFigures(digest_of("schedule"), 1846, 80),
+        expert_route=ExpertRouteFigures(digest_of("routes"), 240),
+        timestamp=1_796_040_001_250,
+        issued_epoch=498_900,
+        expires_epoch=498_924,
+        verification_epoch=498_900,
+        artifacts=Artifacts(
+            ENGINE.name, ENGINE.version, ENGINE.library, digest_of("model"), 23_938_321_728
+        ),
+        disclosure="private",
+        mint=Mint(
+            mint_class=MINT_CLASS,
+            eligible=False,
+            weight=0,
+            ineligible_reasons=("not anchored",),
+            mainnet_ready=False,
+            mainnet_gates=(Gate("network.bond", "external", "needs a bond"),),
+        ),
+        privacy=replace(
+            PrivacyFlags(**dict.fromkeys((flag.name for flag in fields(PrivacyFlags)), "sealed")),
+            signing_keys="withheld",
+        ),
+    )
+
+
 def every_example() -> tuple[object, ...]:
     """Return one example of every document that has a schema."""
     return (
@@ -260,6 +320,7 @@ def every_example() -> tuple[object, ...]:
         example_receipt(),
         example_opening(),
         example_set(),
+        example_public_receipt(),
         example_facts(),
         example_pin(),
         example_calibration(),

@@ -16,6 +16,7 @@ from tallystick.contracts.manifest_facts import ManifestFacts
 from tallystick.contracts.model import Calibration, ModelFacts, ModelPin
 from tallystick.contracts.opening import Opening, ReceiptSet
 from tallystick.contracts.profile_pin import BaseMetadata, ProfilePin
+from tallystick.contracts.public_receipt import PublicReceipt
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import InferenceRun
 
@@ -25,6 +26,7 @@ DOCUMENTS: Final[tuple[tuple[str, type, str], ...]] = (
     ("receipt", Receipt, "geoai.receipt/v1alpha1"),
     ("opening", Opening, "tallystick.opening/v1"),
     ("receipt-set", ReceiptSet, "misaka.palw.receipt-set.v2"),
+    ("public-receipt", PublicReceipt, "misaka.palw.public-receipt.v2"),
     ("model-facts", ModelFacts, "tallystick.model-facts/v2"),
     ("model-pin", ModelPin, "tallystick.model-pin/v2"),
     ("calibration", Calibration, "tallystick.calibration/v1"),

@@ -1,0 +1,188 @@
+"""Make the public document of a compute receipt, and hold one against what it repeats.
+
+Everything comes from the signed body, the bundle's public part and the receipt's core: no private
+value is looked at (docs/spec/public-receipt.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tallystick.canonical.hashing import format_digest
+from tallystick.canonical.json import JSONValue
+from tallystick.compute.semantic import semantic_units
+from tallystick.contracts.bundle import BundlePublic
+from tallystick.contracts.codec import decode_bytes, encode
+from tallystick.contracts.compute_receipt import TraceEvidence, receipt_id
+from tallystick.contracts.public_receipt import (
+    MAX_PUBLIC_RECEIPT,
+    PUBLIC_RECEIPT_SCHEMA,
+    Artifacts,
+    ExpertRouteFigures,
+    PrivacyFlags,
+    PublicReceipt,
+    SemanticScheduleFigures,
+)
+from tallystick.contracts.receipt import Core
+from tallystick.contracts.request import PRODUCER
+from tallystick.contracts.runtime import SEQUENTIAL
+from tallystick.errors import EvidenceError
+from tallystick.evidence.routes import route_rows
+from tallystick.receipts.compute_case import ComputeCase
+from tallystick.receipts.compute_steps_evidence import has_experts
+from tallystick.receipts.mint import MintFacts, assess
+
+_WHERE: Final = "public receipt"
+
+
+@dataclass(frozen=True, slots=True)
+class PublicNames:
+    """Names that the document repeats: of the sealed bundle (raw), and of the geoai receipt."""
+
+    bundle_id: bytes
+    receipt_digest: str
+
+
+def public_receipt(case: ComputeCase, names: PublicNames) -> PublicReceipt:
+    """Return the document of a receipt whose steps hold.
+
+    Raises EvidenceError for a manifest or evidence that does not, and ValueError without the
+    bundle.
+    """
+    public = case.documents.public
+    if public is None:
+        raise ValueError("the public document repeats values of the bundle")
+    body, core = case.body, case.documents.core
+    architecture, evidence = case.architecture(public), case.evidence(public)
+    counts = (body.prefill_tokens, body.decode_tokens)
+    experts = has_experts(architecture)
+    routes = core.evidence.expert_route_root
+    return PublicReceipt(
+        schema=PUBLIC_RECEIPT_SCHEMA,
+        producer=PRODUCER,
+        receipt_id=format_digest(receipt_id(body)),
+        verification_bundle_id=format_digest(names.bundle_id),
+        receipt_digest=names.receipt_digest,
+        core_digest=case.documents.core_digest,
+        network_id=format_digest(body.network_id),
+        job_class=body.job_class.name.lower(),
+        replica_slot=body.replica_slot,
+        evidence_level=body.evidence_level.name.lower(),
+        trace_evidence=body.trace_evidence.name.lower(),
+        prefill_tokens=body.prefill_tokens,
+        decode_tokens=body.decode_tokens,
+        prefill_graph_steps=body.prefill_tokens,
+        decode_graph_steps=body.decode_tokens - 1,
+        schedule_kind=evidence.kind.name.lower(),
+        operation_schedule_commitment=format_digest(body.operation_schedule_commitment),
+        schedule_event_count=body.schedule_event_count,
+        trace_event_count=body.trace_event_count,
+        canonical_compute_units=body.canonical_compute_units,
+        semantic_compute_units_v3=semantic_units(architecture, *counts).compute_units,
+        semantic_schedule=_semantic_figures(case, public),
+        expert_route=ExpertRouteFigures(routes, 0 if routes is None else _route_rows(case, public)),
+        cu_ruleset_id=format_digest(body.cu_ruleset_id),
+        trace_scheme_id=format_digest(body.trace_scheme_id),
+        model_profile_id=format_digest(body.model_profile_id),
+        runtime_class_id=format_digest(body.runtime_class_id),
+        runtime_manifest_hash=format_digest(body.runtime_manifest_hash),
+        shape_profile_id=format_digest(body.shape_profile_id),
+        timestamp=body.timestamp,
+        issued_epoch=body.issued_epoch,
+        expires_epoch=body.expires_epoch,
+        verification_epoch=public.verification_epoch,
+        artifacts=_artifacts(case, public),
+        disclosure=core.disclosure,
+        mint=assess(MintFacts(body, experts=experts, routes=routes is not None)),
+        privacy=privacy_flags(core, traced=body.trace_evidence is not TraceEvidence.ABSENT),
+    )
+
+
+def privacy_flags(core: Core, *, traced: bool) -> PrivacyFlags:
+    """Return where each private value of a run is.
+
+    With public disclosure the core carries plain digests of prompt and output, which a guess can be
+    tested against; ids follow from the texts, so their flags say the same. ``traced`` is whether
+    matrix products were sketched.
+    """
+    text = "sealed" if core.disclosed is None else "digest_published"
+    routed = core.evidence.expert_route_root is not None
+    return PrivacyFlags(
+        prompt_text=text,
+        prompt_token_ids=text,
+        generated_token_ids=text,
+        output_text=text,
+        openings="sealed",
+        owner_salt="sealed",
+        signing_keys="withheld",
+        gemm_trace="sealed" if traced else "not_gathered",
+        expert_routes="sealed" if routed else "not_gathered",
+    )
+
+
+def check_public_receipt(data: bytes, case: ComputeCase, names: PublicNames) -> PublicReceipt:
+    """Return the document in ``data`` once every field of it was derived again.
+
+    Raises EvidenceError for bytes that are no such document, and naming the first field that
+    differs, with the value that it should have.
+    """
+    found = decode_bytes(PublicReceipt, data, max_bytes=MAX_PUBLIC_RECEIPT, where=_WHERE)
+    expected = public_receipt(case, names)
+    if found != expected:
+        path, wanted, given = next(_differences("", encode(expected), encode(found)))
+        raise EvidenceError(
+            f"{_WHERE}: {path} is not what receipt and bundle say", expected=wanted, found=given
+        )
+    return found
+
+
+def _differences(
+    path: str, expected: JSONValue, found: JSONValue
+) -> Iterator[tuple[str, str, str]]:
+    """Yield path and both values of every difference, in the order of the document's fields."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key, value in expected.items():
+            yield from _differences(f"{path}.{key}".lstrip("."), value, found[key])
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for index, (left, right) in enumerate(zip(expected, found, strict=True)):
+            yield from _differences(f"{path}[{index}]", left, right)
+    elif expected != found:
+        yield path, _shown(expected), _shown(found)
+
+
+def _shown(value: JSONValue) -> str:
+    if isinstance(value, list):
+        return f"{len(value)} items"
+    return ascii(value)[:100] if isinstance(value, str) else str(value)
+
+
+def _semantic_figures(case: ComputeCase, public: BundlePublic) -> SemanticScheduleFigures:
+    semantic = case.derived(public).semantic
+    return SemanticScheduleFigures(
+        format_digest(semantic.commitment), semantic.operations, semantic.expert_routes
+    )
+
+
+def _route_rows(case: ComputeCase, public: BundlePublic) -> int:
+    body = case.body
+    sequential = case.documents.core.runtime_class.policy == SEQUENTIAL
+    return route_rows(
+        len(case.architecture(public).layers),
+        body.prefill_tokens,
+        body.decode_tokens,
+        last_from=0 if sequential else body.prefill_tokens - 1,
+    )
+
+
+def _artifacts(case: ComputeCase, public: BundlePublic) -> Artifacts:
+    manifest, engine = case.manifest(public), case.documents.core.engine
+    profile = manifest.model_profile
+    return Artifacts(
+        engine_name=engine.name,
+        engine_version=engine.version,
+        engine_library=engine.library,
+        model_digest=format_digest(profile.model_digest),
+        model_bytes=profile.model_bytes,
+    )
