@@ -12,14 +12,22 @@ from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.platform import PlatformFacts
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL
+from tallystick.evidence.adapter.collector import Collector
 from tallystick.execution.chat import renderer
 from tallystick.execution.child_engine import Engine
-from tallystick.execution.evidence import EvidencePlan, Gathered, commit, experts_of
+from tallystick.execution.evidence import (
+    Evidence,
+    EvidencePlan,
+    Gathered,
+    commit,
+    figures_of,
+)
 from tallystick.execution.jobs import EngineSetup, GenerateJob, ReplayJob
 from tallystick.execution.platform import build_facts, platform_facts
 from tallystick.execution.prompt import Prompt
 from tallystick.execution.sampling import parse_temperature
-from tallystick.execution.session import Plan, Sampler
+from tallystick.execution.schedule import Chunk, chunks
+from tallystick.execution.session import Execution, Plan, Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +64,29 @@ class ChildRun:
             EvidencePlan(
                 run,
                 len(prompt.ids),
-                model.layers,
-                experts_of(model.summary()) if run.evidence else None,
+                figures_of(model.summary()),
                 bytes.fromhex(job.credential_id),
             ),
             rss_before,
         )
+
+    def events(self) -> int:
+        """Return how many operations an evaluation has at most, by one in a context of its own.
+
+        The first one of a context has the most. Raises IncomparableError when one of them is none
+        that evidence is defined for.
+        """
+        graph = Collector(self.evidence.figures, "nothing")
+        execution = Execution(self.engine.model, self.plan, 1, Evidence(graph=graph))
+        try:
+            execution.evaluate(self.prompt.ids[:1], Chunk(0, 1))
+        finally:
+            execution.close()
+        return graph.operations
+
+    def steps(self, generated: int) -> int:
+        """Return how many evaluations show the graphs of a run with ``generated`` tokens."""
+        return sum(1 for _ in chunks(len(self.prompt.ids) + generated - 1, self.plan.row_class))
 
     def result(
         self,

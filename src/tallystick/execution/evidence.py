@@ -14,21 +14,18 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tallystick.canonical.hashing import format_digest
+from tallystick.compute.rules import RULES_V3
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL
 from tallystick.engine.port import ModelSummary, Watch
 from tallystick.errors import EvidenceError, InputError, RunFailedError
+from tallystick.evidence.adapter.collector import Collector
+from tallystick.evidence.adapter.nodes import ModelFigures
+from tallystick.evidence.gemm_trace import gemm_root
+from tallystick.evidence.observed import ObservedEvidence, encode_observed
 from tallystick.evidence.routes import ExpertRoutes, RouteBuilder, encode_routes
 from tallystick.evidence.state_tree import StateTree
-
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """How many experts each layer has, and how many of them each token goes through."""
-
-    count: int
-    used: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +34,21 @@ class Gathered:
 
     tree: StateTree | None = None
     routes: ExpertRoutes | None = field(default=None, repr=False)
+    observed: ObservedEvidence | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What one execution gathers, filled batch by batch; None is what it does not gather.
 
-    ``experts`` are the model's: there where ``routes`` are.
+    ``experts`` are the model's: there where ``routes`` are. ``reads`` is what ``graph`` is given.
     """
 
     tree: StateTree | None = None
     routes: RouteBuilder | None = None
-    experts: Experts | None = None
+    experts: ModelFigures | None = None
+    graph: Collector | None = None
+    reads: Literal["nodes", "products"] = "nodes"
 
     @property
     def watch(self) -> Watch:
@@ -56,12 +56,17 @@ class Evidence:
         return Watch(
             rows="none" if self.tree is None else "layers",
             routes="none" if self.routes is None else "experts",
+            graph="none" if self.graph is None else self.reads,
         )
 
     def finish(self) -> Gathered:
         """Return the evidence once every batch was evaluated. Raises RunFailedError for none."""
         with as_failed_run():
-            return Gathered(self.tree, None if self.routes is None else self.routes.finish())
+            return Gathered(
+                self.tree,
+                None if self.routes is None else self.routes.finish(),
+                None if self.graph is None else self.graph.finish().evidence,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +78,18 @@ class EvidencePlan:
 
     run: InferenceRun = field(repr=False)
     prompt_tokens: int
-    layers: int
-    experts: Experts | None
+    figures: ModelFigures
     credential_id: bytes | None
 
     @property
     def sealed(self) -> bool:
         """Whether a part of it comes from a sealing pass."""
-        return not self._sequential and not {"graph", "gemm"}.isdisjoint(self.run.evidence)
+        return self.graph and not self._sequential
+
+    @property
+    def graph(self) -> bool:
+        """Whether graphs are part of it."""
+        return self._asked("graph", "gemm")
 
     def unbound(self) -> EvidencePlan:
         """Return the same plan without a root that is bound to the worker."""
@@ -90,46 +99,50 @@ class EvidencePlan:
         """Return what the generation gathers."""
         if not self.sealed:
             return self.whole()
-        return self._make("experts" if "states" in self.run.evidence else "none")
+        return Evidence(*self._rows("experts" if self._asked("states") else "none"))
 
     def whole(self) -> Evidence:
         """Return what a pass over the finished run gathers: every part."""
-        needless = {"states", "gemm"}.isdisjoint(self.run.evidence)
-        return self._make("none" if needless else "experts")
+        rows = self._rows("experts" if self._asked("states", "gemm") else "none")
+        if not self.graph:
+            return Evidence(*rows)
+        if self._asked("gemm"):
+            return Evidence(*rows, Collector(self.figures, "products"), "products")
+        return Evidence(*rows, Collector(self.figures, "nothing"), "nodes")
 
     @property
     def _sequential(self) -> bool:
         return self.run.policy == SEQUENTIAL
 
-    def _make(self, routes: Literal["none", "experts"]) -> Evidence:
+    def _asked(self, *parts: str) -> bool:
+        return not set(parts).isdisjoint(self.run.evidence)
+
+    def _rows(
+        self, routes: Literal["none", "experts"]
+    ) -> tuple[StateTree | None, RouteBuilder | None, ModelFigures]:
         tree = None
         if "states" in self.run.evidence:
             blind = bytes.fromhex(self.run.blind)
             tree = StateTree(
-                blind, self.layers, self.prompt_tokens, credential_id=self.credential_id
+                blind, self.figures.layers, self.prompt_tokens, credential_id=self.credential_id
             )
         builder = None
-        if self.experts is not None and routes == "experts":
+        figures = self.figures
+        if figures.experts and routes == "experts":
+            last_from = 0 if self._sequential else self.prompt_tokens - 1
             builder = RouteBuilder(
-                self.layers,
-                self.experts.count,
-                self.experts.used,
-                last_from=0 if self._sequential else self.prompt_tokens - 1,
+                figures.layers, figures.experts, figures.used, last_from=last_from
             )
-        return Evidence(tree, builder, self.experts)
+        return tree, builder, figures
 
 
-def experts_of(model: ModelSummary) -> Experts | None:
-    """Return the experts of a model, None for a dense one.
-
-    Raises InputError when its metadata are no numbers.
-    """
+def figures_of(model: ModelSummary) -> ModelFigures:
+    """Return how many layers and experts a model has. Raises InputError for malformed metadata."""
     entries = {entry.key: entry.value for entry in model.metadata}
     family = entries.get("general.architecture", "")
-    count, used = (
-        _number(entries, f"{family}.{name}") for name in ("expert_count", "expert_used_count")
-    )
-    return Experts(count, used) if count else None
+    experts = _number(entries, f"{family}.expert_count")
+    used = _number(entries, f"{family}.expert_used_count") if experts else 0
+    return ModelFigures(model.layers, experts, used)
 
 
 def _number(entries: Mapping[str, str], key: str) -> int:
@@ -163,7 +176,8 @@ def require_equal(live: Gathered, sealed: Gathered) -> None:
     """
     for what, mine, theirs in (
         ("state root", _root(live), _root(sealed)),
-        ("expert routes", live.routes, sealed.routes),
+        ("set of expert routes", live.routes, sealed.routes),
+        ("schedule or trace", live.observed, sealed.observed),
     ):
         if mine is not None and theirs is not None and mine != theirs:
             raise RunFailedError(
@@ -178,12 +192,14 @@ def _root(gathered: Gathered) -> bytes | None:
 
 def merged(live: Gathered, sealed: Gathered) -> Gathered:
     """Return the live evidence, and what only the sealing pass could show."""
-    return Gathered(live.tree or sealed.tree, live.routes or sealed.routes)
+    return Gathered(
+        live.tree or sealed.tree, live.routes or sealed.routes, live.observed or sealed.observed
+    )
 
 
 def commit(generation: Generation, gathered: Gathered, blind: bytes) -> Generation:
     """Return ``generation`` with the commitments to ``gathered``, and what opens them."""
-    tree, routes = gathered.tree, gathered.routes
+    tree, routes, observed = gathered.tree, gathered.routes, gathered.observed
     if tree is not None:
         generation = replace(
             generation,
@@ -197,5 +213,15 @@ def commit(generation: Generation, gathered: Gathered, blind: bytes) -> Generati
             generation,
             expert_route_root=format_digest(routes.root(blind)),
             routes=base64.b64encode(encode_routes(routes)).decode(),
+        )
+    if observed is not None:
+        trace = observed.trace
+        generation = replace(
+            generation,
+            schedule_commitment=format_digest(observed.schedule.commitment(RULES_V3.ruleset_id)),
+            schedule_events=observed.schedule.events,
+            gemm_trace_root=None if trace is None else format_digest(gemm_root(blind, trace)),
+            trace_events=observed.trace_events,
+            observed_evidence=base64.b64encode(encode_observed(observed)).decode(),
         )
     return generation

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tallystick.engine.port import LayerRows, Model, Observation, RouteRows, Rows
-from tallystick.errors import IncomparableError, RunFailedError
+from tallystick.contracts.runtime import SEQUENTIAL
+from tallystick.engine.port import LayerRows, Model, NodeReading, Observation, RouteRows, Rows
+from tallystick.errors import EvidenceError, IncomparableError, RunFailedError
+from tallystick.evidence.adapter.collector import Collector, StepInfo
+from tallystick.evidence.adapter.nodes import ModelFigures
 from tallystick.evidence.routes import RouteBuilder
+from tallystick.evidence.schedule import SchedulePhase
 from tallystick.evidence.state_tree import StateTree, row_digests
-from tallystick.execution.evidence import Evidence, Experts, as_failed_run
+from tallystick.execution.evidence import Evidence, as_failed_run
 from tallystick.execution.schedule import Chunk
 
 Logits = Callable[[int], memoryview]
@@ -20,8 +24,10 @@ Logits = Callable[[int], memoryview]
 class Gatherer:
     """Feeds an `Evidence` of one sequence, batch by batch."""
 
-    def __init__(self, evidence: Evidence, model: Model, outputs_from: int) -> None:
+    def __init__(self, evidence: Evidence, model: Model, outputs_from: int, policy: str) -> None:
         self._evidence = evidence
+        self._sequential = policy == SEQUENTIAL
+        self._steps = 0
         self._layers = model.layers
         self._row_bytes = 4 * model.embedding
         self._logits_bytes = 4 * model.vocabulary
@@ -30,13 +36,40 @@ class Gatherer:
     def gather(self, seen: Observation, logits: Logits, chunk: Chunk, rows: Rows) -> None:
         """Take what was ``seen`` of ``chunk``, evaluated as ``rows``.
 
-        Raises IncomparableError for a graph that does not show what is gathered, RunFailedError
-        for numbers of rows that cannot be.
+        Raises IncomparableError for a graph that does not show what is gathered or has operations
+        without a canonical one, RunFailedError for numbers of rows that cannot be.
         """
         if self._evidence.tree is not None:
             self._states(self._evidence.tree, seen.layers, logits, chunk, rows)
         if self._evidence.routes is not None:
             self._routes(self._evidence.routes, seen.routes, chunk, rows)
+        if self._evidence.graph is not None:
+            self._graph(self._evidence.graph, seen.nodes, chunk, rows)
+        self._steps += 1
+
+    def _graph(
+        self, graph: Collector, nodes: Sequence[NodeReading], chunk: Chunk, rows: Rows
+    ) -> None:
+        try:
+            graph.step(self._step(chunk, rows), nodes)
+        except EvidenceError as error:
+            raise IncomparableError(
+                f"the engine's graph is none that evidence is defined for: {error.message}",
+                expected=error.expected,
+                found=error.found,
+                hint="ask for no other evidence than states",
+            ) from None
+
+    def _step(self, chunk: Chunk, rows: Rows) -> StepInfo:
+        scratch = len(rows.tokens) - chunk.rows
+        prompt = self._outputs_from + 1
+        if not self._sequential:
+            phase, number = SchedulePhase.SEALING, self._steps
+        elif chunk.first < prompt:
+            phase, number = SchedulePhase.PREFILL, chunk.first
+        else:
+            phase, number = SchedulePhase.DECODE, chunk.first - prompt
+        return StepInfo(phase, number, chunk.first, chunk.rows, scratch)
 
     def _states(
         self,
@@ -116,19 +149,19 @@ def layer_blocks(records: Sequence[LayerRows], layers: int, outputs: int) -> lis
 
 
 def route_blocks(
-    records: Sequence[RouteRows], layers: int, outputs: int, experts: Experts | None
+    records: Sequence[RouteRows], layers: int, outputs: int, experts: ModelFigures | None
 ) -> list[RouteRows]:
     """Return the blocks of layers 0..layers-1, like :func:`layer_blocks`, of these ``experts``."""
     assert experts is not None
     seen = [(record.layer, record.experts, record.used) for record in records]
-    expected = [(layer, experts.count, experts.used) for layer in range(layers)]
+    expected = [(layer, experts.experts, experts.used) for layer in range(layers)]
     if not outputs and seen == expected[:-1]:
-        last = RouteRows(layers - 1, 0, experts.used, experts.count, memoryview(b""))
+        last = RouteRows(layers - 1, 0, experts.used, experts.experts, memoryview(b""))
         return [*records, last]
     if seen != expected:
         raise IncomparableError(
             "the engine's graph does not show the chosen experts of each layer",
-            expected=f"{experts.used} of {experts.count} experts in layers 0 to {layers - 1}",
+            expected=f"{experts.used} of {experts.experts} experts in layers 0 to {layers - 1}",
             found=f"{len(seen)} choices",
             hint="the expert routes of this model cannot be committed to",
         )

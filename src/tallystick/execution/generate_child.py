@@ -6,11 +6,13 @@ import time
 
 from tallystick.contracts.generation import Generation, Timings
 from tallystick.errors import RunFailedError
+from tallystick.evidence.observer.records import MAX_EVENTS
 from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.child_run import ChildRun
 from tallystick.execution.evidence import Gathered, merged, require_equal
 from tallystick.execution.jobs import GenerateJob
 from tallystick.execution.prompt import context_of, prepare_prompt
+from tallystick.execution.room import require_room
 from tallystick.execution.session import Execution, OnRows, generate, re_execute
 from tallystick.telemetry.events import EventKind
 from tallystick.telemetry.rss import resident_bytes
@@ -20,7 +22,8 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
     """Generate and gather evidence, live or in a sealing pass over the finished run.
 
     A sealing pass, or one that was asked for as a self-check, re-executes everything before
-    anything is reported. Raises RunFailedError when it does not find what was generated.
+    anything is reported. Raises RunFailedError when it does not find what was generated, and
+    before anything is generated UsageError when the evidence would pass its bound.
     """
     reporter.event(EventKind.INIT)
     rss_before = resident_bytes()
@@ -28,6 +31,8 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
     prompt = prepare_prompt(engine.model, job.run)
     cells = context_of(engine.model, job.run, len(prompt.ids), job.row_class)
     this = ChildRun.of(job, engine, prompt, cells, rss_before)
+    if this.evidence.graph:
+        _require_room(this)
     clock = [time.monotonic_ns()]
     sampled, gathered = _generate(this, reporter, clock)
     reporter.event(EventKind.ARENA_RESET)
@@ -49,6 +54,19 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
         ),
         stop_reason="end_of_generation" if engine.model.is_end(sampled[-1]) else "length",
         self_check="passed" if sealing else "not_run",
+    )
+
+
+def _require_room(this: ChildRun) -> None:
+    """Raise UsageError when the run could have more operations than evidence may hold."""
+    events, asked = this.events(), this.run.max_tokens
+    require_room(
+        asked,
+        lambda generated: this.steps(generated) * events <= MAX_EVENTS,
+        what="the evidence",
+        bound=f"{MAX_EVENTS} operations",
+        found=f"{this.steps(asked)} steps of {events} operations",
+        instead="a shorter prompt, or no other evidence than states",
     )
 
 

@@ -170,6 +170,8 @@ def run_job(
                 events.append(_event(body))
             elif message.kind == "text":
                 on_text(_text(body))
+            elif message.kind == "data":
+                on_text(message.data)
             elif message.kind == "progress":
                 on_progress(str(body.get("what"))[:40], _count(body, "done"), _count(body, "total"))
             elif message.kind == "result":
@@ -185,11 +187,14 @@ def run_job(
 def _errors(job: Job) -> ErrorClasses:
     """Return what a child may report of ``job``.
 
-    Only a replay has evidence to judge; how long a transcript would be, only its child sees.
+    Only a replay has evidence to judge; how large evidence or a transcript would be, only the
+    child sees.
     """
     if isinstance(job, ReplayJob):
         return (*CHILD_ERRORS, EvidenceError)
-    return (*CHILD_ERRORS, UsageError) if isinstance(job, ObserveJob) else CHILD_ERRORS
+    if isinstance(job, GenerateJob | ObserveJob):
+        return (*CHILD_ERRORS, UsageError)
+    return CHILD_ERRORS
 
 
 def _count(body: dict[str, Any], name: str) -> int:

@@ -7,6 +7,7 @@ import time
 from tallystick.contracts.generation import Generation, Timings
 from tallystick.engine.port import Model
 from tallystick.errors import EvidenceError, IncomparableError, InputError
+from tallystick.evidence.observer.records import MAX_EVENTS
 from tallystick.execution.chat import other_renderer, renderer
 from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.child_run import ChildRun
@@ -29,6 +30,8 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
     prompt, cells = prompt_of_receipt(model, job)
     _check_claim(job, model)
     this = ChildRun.of(job, engine, prompt, cells, rss_before)
+    if this.evidence.graph:
+        _check_room(this, len(job.claimed_ids))
     evidence = this.evidence.whole()
     execution = Execution(model, this.plan, len(prompt.ids), evidence)
     started = time.monotonic_ns()
@@ -64,6 +67,16 @@ def _check_claim(job: ReplayJob, model: Model) -> None:
         )
     if max(job.claimed_ids) >= model.vocabulary:
         raise EvidenceError("a sampled id is beyond the model's vocabulary")
+
+
+def _check_room(this: ChildRun, generated: int) -> None:
+    steps, events = this.steps(generated), this.events()
+    if steps * events > MAX_EVENTS:
+        raise EvidenceError(
+            "the receipt's run has more operations than evidence may hold",
+            expected=f"at most {MAX_EVENTS}",
+            found=f"{steps} steps of {events}",
+        )
 
 
 def prompt_of_receipt(model: Model, job: ReplayJob) -> tuple[Prompt, int]:

@@ -57,7 +57,7 @@ class Execution:
     def __init__(self, model: Model, plan: Plan, prompt_tokens: int, evidence: Evidence) -> None:
         self._plan = plan
         self._outputs_from = prompt_tokens - 1
-        self._gatherer = Gatherer(evidence, model, self._outputs_from)
+        self._gatherer = Gatherer(evidence, model, self._outputs_from, plan.policy)
         self._observed: ObservedContext | None = None
         self._context: Context
         spec, watch = plan.context_spec(), evidence.watch
