@@ -1,0 +1,124 @@
+"""Made-up evidence: schedules, traces, routes, and strategies that make any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from tallystick.compute.architecture import Architecture, ExpertFeedForward
+from tallystick.compute.families import describe
+from tallystick.compute.operations import (
+    Elementwise,
+    Gemm,
+    Generic,
+    KvCacheWrite,
+    Operation,
+    RmsNorm,
+    Silu,
+)
+from tallystick.compute.profiles import QWEN36_35B_A3B, PublishedNumbers
+from tallystick.compute.schedule import ScheduledOperation
+from tallystick.contracts.model import ModelShape
+from tallystick.evidence.gemm_trace import GemmTrace, make_trace
+from tallystick.evidence.routes import ExpertRoutes, RouteBuilder
+from tallystick.evidence.schedule import (
+    OperationSchedule,
+    ScheduleBuilder,
+    SchedulePhase,
+    pack_indexes,
+)
+
+BLIND = bytes(range(32))
+HYBRID = describe(QWEN36_35B_A3B)
+DENSE = describe(
+    PublishedNumbers(
+        architecture="llama",
+        layers=2,
+        embedding=64,
+        vocabulary=100,
+        experts=0,
+        experts_used=0,
+        shape=ModelShape(4, 2, 16, 16, 128, *(0,) * 11),
+    )
+)
+PREFILL, DECODE, SEALING = SchedulePhase
+
+Step = tuple[SchedulePhase, int, Sequence[ScheduledOperation]]
+
+
+def schedule_of(*steps: Step) -> OperationSchedule:
+    """Return the schedule of steps: phase, tokens, operations; numbers and positions follow."""
+    builder = ScheduleBuilder()
+    numbers = dict.fromkeys(SchedulePhase, 0)
+    position = 0
+    for phase, tokens, operations in steps:
+        entries = pack_indexes([builder.place(x) for x in operations])
+        builder.add(phase, numbers[phase], position, tokens, entries)
+        numbers[phase] += 1
+        position += tokens
+    return builder.finish()
+
+
+def at(stage: int, *operations: Operation) -> list[ScheduledOperation]:
+    """Return operations at one stage."""
+    return [ScheduledOperation(stage, operation) for operation in operations]
+
+
+def live(prefill: int = 2, generated: int = 2, stage: int = 1) -> OperationSchedule:
+    """Return a schedule of a generation with two products a step, one smaller than a sketch."""
+    operations = at(stage, RmsNorm(64, 1), Gemm(64, 1, 64, 1), Silu(64), Gemm(1, 1, 64, 1))
+    steps: list[Step] = [(PREFILL, 1, operations)] * prefill
+    return schedule_of(*steps, *[(DECODE, 1, operations)] * (generated - 1))
+
+
+def sealed(*tokens: int) -> OperationSchedule:
+    """Return the schedule of a sealing pass with chunks of ``tokens``, one product each."""
+    return schedule_of(*[(SEALING, count, at(1, Gemm(64, count, 64, 1))) for count in tokens])
+
+
+def trace_of(schedule: OperationSchedule) -> GemmTrace:
+    """Return a trace whose lanes number the products in their first byte."""
+    lanes = [bytes([group % 16 << 4]).ljust(32, b"\0") for group in range(schedule.gemms)]
+    return make_trace(schedule, lanes)
+
+
+def routes_of(architecture: Architecture, positions: int, last_from: int = 0) -> ExpertRoutes:
+    """Return routes in which each layer chooses the experts that follow its number."""
+    (feed_forward,) = {x.feed_forward for x in architecture.layers}
+    assert isinstance(feed_forward, ExpertFeedForward)
+    experts, used = feed_forward.experts, feed_forward.used
+    layers = len(architecture.layers)
+    builder = RouteBuilder(layers, experts, used, last_from=last_from)
+    rows = [pack_indexes([(layer + i) % experts for i in range(used)]) for layer in range(layers)]
+    for position in range(positions):
+        due = builder.rows_due(position, 1)
+        builder.push(position, 1, [*rows[:-1], rows[-1] * due])
+    return builder.finish()
+
+
+U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
+SMALL = st.integers(0, 3)
+OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
+    st.builds(Gemm, SMALL, SMALL, SMALL, SMALL),
+    st.builds(Gemm, U32, U32, U32, U32),
+    st.builds(RmsNorm, U32, U32),
+    st.builds(Silu, U64),
+    st.builds(KvCacheWrite, U64),
+    st.builds(Generic, U32, U64),
+    st.builds(Elementwise, SMALL),
+)
+SCHEDULED = st.builds(ScheduledOperation, st.integers(0, 3), OPERATIONS)
+STEPS = st.lists(st.lists(SCHEDULED, min_size=1, max_size=8), min_size=1, max_size=5)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> OperationSchedule:
+    """Draw a schedule of a generation or of a sealing pass."""
+    lists = draw(STEPS)
+    if draw(st.booleans()):
+        return schedule_of(*[(SEALING, draw(st.integers(1, 5)), step) for step in lists])
+    prompt = draw(st.integers(1, len(lists)))
+    phases = [PREFILL if place < prompt else DECODE for place in range(len(lists))]
+    return schedule_of(*[(phase, 1, step) for phase, step in zip(phases, lists, strict=True)])
