@@ -109,7 +109,7 @@ class FixedLayout(Generic[T]):
                     expected=f"an integer of {bits} bits",
                     found="below 0" if value < 0 else f"{value.bit_length()} bits",
                 )
-        return InputError(f"{self._name}: a field is no integer")
+        raise AssertionError("packing refuses what the widths take")
 
 
 def _code(hint: object) -> str:
