@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
-def in_processes(count: int, work: Callable[[], bytes]) -> list[bytes]:
-    """Run ``work`` in ``count`` forked children that start together; return what they return."""
+def in_processes(tasks: Sequence[Callable[[], bytes]]) -> list[bytes]:
+    """Run each task in a forked child of its own, all at once; return what they return."""
     gate_reader, gate_writer = os.pipe()
     pipes = []
-    for _ in range(count):
+    for task in tasks:
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(gate_writer)
             os.read(gate_reader, 1)  # end of file when the parent opens the gate
             try:
-                os.write(writer, work())
+                os.write(writer, task())
             except BaseException as error:
                 os.write(writer, f"{type(error).__name__}: {error}".encode())
             os._exit(0)

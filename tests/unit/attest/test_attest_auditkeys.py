@@ -182,7 +182,7 @@ def test_first_uses_at_once_end_with_one_key(tmp_path: Path) -> None:
         key, created = default_audit_key(tmp_path)
         return b"%d" % created + key.raw
 
-    results = in_processes(4, work)
+    results = in_processes([work] * 4)
     assert sorted(result[:1] for result in results) == [b"0", b"0", b"0", b"1"]
     assert len({result[1:] for result in results}) == 1
 

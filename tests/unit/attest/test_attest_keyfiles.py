@@ -355,7 +355,7 @@ def test_first_uses_at_once_end_with_one_key(tmp_path: Path) -> None:
         key, created = default_key(tmp_path / "home")
         return b"%d" % created + key.public.raw + commit_key(tmp_path / "home")
 
-    results = in_processes(4, work)
+    results = in_processes([work] * 4)
     assert sorted(result[:1] for result in results) == [b"0", b"0", b"0", b"1"]
     assert len({result[1:] for result in results}) == 1
     assert sorted(os.listdir(tmp_path / "home" / "keys")) == [
