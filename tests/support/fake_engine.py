@@ -13,7 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from tallystick.engine.port import ContextSpec, LayerRows, Observation, RouteRows, Rows, Watch
+from tallystick.engine.port import (
+    ContextSpec,
+    GraphNode,
+    GraphTensor,
+    LayerRows,
+    NodeReading,
+    Observation,
+    RouteRows,
+    Rows,
+    Watch,
+)
 
 Records = list[LayerRows]
 
@@ -46,6 +56,7 @@ class FakeContext:
     _logits: dict[int, bytes] = field(default_factory=dict)
     _records: Records = field(default_factory=list)
     _routes: list[RouteRows] = field(default_factory=list)
+    _nodes: list[NodeReading] = field(default_factory=list)
 
     def evaluate(self, rows: Rows) -> None:
         model, spec = self.model, self.spec
@@ -70,6 +81,8 @@ class FakeContext:
             self._records = model.damage(self._observe(rows, histories, hidden, outputs))
         if self.watch is not None and self.watch.routes == "experts" and model.experts:
             self._routes = self._choose(rows, histories)
+        if self.watch is not None and self.watch.graph != "none":
+            self._nodes = self._graph(histories, self.watch.graph == "products")
 
     def _advance(self, token: int, position: int, sequence: int) -> tuple[int, ...]:
         assert 0 <= sequence < self.spec.sequences
@@ -115,6 +128,18 @@ class FakeContext:
             chosen.append(RouteRows(layer, len(shown), model.used, model.experts, data))
         return chosen
 
+    def _graph(self, histories: Sequence[tuple[int, ...]], products: bool) -> list[NodeReading]:
+        """One product and one sum a layer; a product's values follow from its batch's tokens."""
+        readings = []
+        for layer in range(self.model.layers):
+            product, total = self.model.nodes(layer, len(histories))
+            data = words(4 * len(histories), "product", layer, histories) if products else None
+            readings += [
+                NodeReading(product, None if data is None else data[:256]),
+                NodeReading(total, None),
+            ]
+        return readings
+
     def _layer(
         self, layer: int, histories: Sequence[tuple[int, ...]], classes: tuple[int, ...]
     ) -> LayerRows:
@@ -126,9 +151,9 @@ class FakeContext:
         return memoryview(self._logits[row])
 
     def observation(self) -> Observation:
-        taken = Observation(self._records, self._routes, ())
-        self._records, self._routes = [], []
-        return taken
+        taken = Observation(self._records, self._routes, self._nodes)
+        self._records, self._routes, self._nodes = [], [], []
+        return self.model.shown(taken)
 
     def forget(self, sequence: int) -> None:
         self._cells.pop(sequence, None)
@@ -142,7 +167,7 @@ class FakeModel:
     """A model whose bits are equal from batches of ``floor`` rows on.
 
     With ``experts`` each layer chooses ``used`` of them for every row. ``damage`` may change what
-    the observer sees of layers; ``ends`` are the end-of-generation ids.
+    the observer sees of layers, ``shown`` all that it sees; ``ends`` are the end-of-generation ids.
     """
 
     layers: int = 3
@@ -158,7 +183,20 @@ class FakeModel:
     ends: frozenset[int] = frozenset()
     last_layer: Literal["output rows", "every row"] = "output rows"
     damage: Callable[[Records], Records] = lambda records: records
+    shown: Callable[[Observation], Observation] = lambda seen: seen
     contexts: list[FakeContext] = field(default_factory=list)
+    _kept: dict[tuple[int, int], tuple[GraphNode, GraphNode]] = field(default_factory=dict)
+
+    def nodes(self, layer: int, rows: int) -> tuple[GraphNode, GraphNode]:
+        """Return the nodes of a layer: the same objects for the same shapes."""
+        key = layer, rows
+        if key not in self._kept:
+            inputs = GraphTensor(f"in-{layer}", "NONE", "f32", (8, rows, 1, 1), 32 * rows)
+            weights = GraphTensor(f"blk.{layer}.w", "NONE", "f32", (8, 4, 1, 1), 128)
+            made = GraphTensor(f"out-{layer}", "MUL_MAT", "f32", (4, rows, 1, 1), 16 * rows)
+            total = GraphTensor(f"sum-{layer}", "ADD", "f32", (4, rows, 1, 1), 16 * rows)
+            self._kept[key] = GraphNode(made, (weights, inputs)), GraphNode(total, (made, made))
+        return self._kept[key]
 
     def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         return tuple(byte % self.vocabulary for byte in text)

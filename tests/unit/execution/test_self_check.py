@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,42 +10,32 @@ import pytest
 from tallystick.contracts.runtime import RowClass
 from tallystick.errors import RunFailedError
 from tallystick.execution.child_run import ChildRun
-from tallystick.execution.evidence import EvidencePlan, Experts, Gathered, merged, require_equal
+from tallystick.execution.evidence import Gathered, merged, require_equal
 from tallystick.execution.generate_child import seal
-from tallystick.execution.jobs import EngineSetup
-from tallystick.execution.prompt import Prompt
-from tallystick.execution.session import Execution, Plan, Sampler, generate
-from tests.support.documents import example_run
+from tallystick.execution.session import Execution, generate
+from tests.support.child_runs import child_run
 from tests.support.fake_engine import FakeModel
 
 PROMPT = (3, 1, 4)
-RUN = replace(example_run(), policy="row-class", max_tokens=4)
-PLAN = Plan("row-class", RowClass(2, 8), 256, 1)
-CREDENTIAL = bytes(range(32))
 
 
-def run_of(model: FakeModel, *parts: str, blind: str = RUN.blind) -> ChildRun:
-    engine: Any = SimpleNamespace(model=model)
-    run = replace(RUN, evidence=parts or ("states",), blind=blind)
-    experts = Experts(model.experts, model.used) if model.experts else None
-    return ChildRun(
-        engine,
-        EngineSetup("", "", "", None, 1),
-        run,
-        Prompt("", None, PROMPT),
-        PLAN,
-        Sampler(0, None),
-        EvidencePlan(run, len(PROMPT), model.layers, experts, CREDENTIAL),
-        0,
-    )
+def run_of(model: FakeModel, *parts: str, **named: Any) -> ChildRun:
+    return child_run(model, PROMPT, *(parts or ("states",)), **named)
 
 
 def generated(this: ChildRun) -> tuple[tuple[int, ...], Gathered]:
     evidence = this.evidence.live()
     model: Any = this.engine.model
-    execution = Execution(model, PLAN, len(PROMPT), evidence)
+    execution = Execution(model, this.plan, len(PROMPT), evidence)
     ids = generate(
-        execution, model.is_end, PLAN, PROMPT, 4, this.sampler, lambda *_: None, lambda *_: None
+        execution,
+        model.is_end,
+        this.plan,
+        PROMPT,
+        4,
+        this.sampler,
+        lambda *_: None,
+        lambda *_: None,
     )
     return ids, evidence.finish()
 
@@ -90,5 +79,33 @@ def test_other_expert_routes_fail_the_run() -> None:
     assert live.routes is not None
     ends = live.routes.ids[-8:-4], live.routes.ids[-4:]
     other = replace(live.routes, ids=live.routes.ids[:-8] + ends[1] + ends[0])
-    with pytest.raises(RunFailedError, match="another expert routes"):
+    with pytest.raises(RunFailedError, match="another set of expert routes"):
         check(this, ids, replace(live, routes=other))
+
+
+@pytest.mark.parametrize("experts", [0, 16])
+@pytest.mark.parametrize("part", ["graph", "gemm"])
+def test_a_sealing_pass_adds_what_only_it_can_show(part: str, experts: int) -> None:
+    this = run_of(FakeModel(experts=experts), "states", part)
+    ids, live = generated(this)
+    gathered = check(this, ids, live)
+
+    assert live.observed is None
+    assert gathered.observed is not None
+    assert (gathered.observed.trace is not None) == (part == "gemm")
+    assert gathered.tree is live.tree
+    assert gathered.routes is live.routes
+
+
+def test_a_second_run_step_by_step_has_to_show_the_same_products() -> None:
+    this = run_of(FakeModel(floor=1), "gemm", policy="sequential", row_class=RowClass(1, 1))
+    ids, live = generated(this)
+    assert check(this, ids, live) == live
+    assert live.observed is not None
+    assert live.observed.trace is not None
+    groups = bytearray(live.observed.trace.groups)
+    groups[-32] ^= 1  # the sign of a first element
+    trace = replace(live.observed.trace, groups=bytes(groups))
+    other = replace(live, observed=replace(live.observed, trace=trace))
+    with pytest.raises(RunFailedError, match="another schedule or trace"):
+        check(this, ids, other)
