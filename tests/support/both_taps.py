@@ -70,7 +70,7 @@ def run(contexts: list[ObservedLlamaContext]) -> list[Observation]:
 def main(path: str, observer: str) -> None:
     library = Library(library_path())
     descriptor = os.open(path, os.O_RDONLY)
-    makers = (CompiledTaps(library, Path(observer)), PythonTaps())
+    makers = (CompiledTaps(library, Path(observer)), PythonTaps(library))
     models = [open_model(library, descriptor, maker) for maker in makers]
     for watch in WATCHES:
         contexts = [model.open_observed(SPEC, watch) for model in models]

@@ -31,7 +31,7 @@ def digest(context: LlamaContext) -> str:
 def main(path: str) -> None:
     library = Library(library_path())
     descriptor = os.open(path, os.O_RDONLY)
-    with open_model(library, descriptor, PythonTaps()) as model:
+    with open_model(library, descriptor, PythonTaps(library)) as model:
         for name, context in (
             ("off", model.open_context(SPEC)),
             ("graph", model.open_observed(SPEC, Watch(graph="nodes"))),

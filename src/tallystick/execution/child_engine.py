@@ -59,6 +59,10 @@ class Reporter:
         """Send piece ``index`` of what the supervisor streams on."""
         self._channel.send("text", {"index": index, "bytes": base64.b64encode(text).decode()})
 
+    def data(self, piece: bytes) -> None:
+        """Send a piece of much that the supervisor streams on."""
+        self._channel.send_data(piece)
+
 
 class Engine:
     """The library and the model of one job."""

@@ -21,7 +21,7 @@ def run_fingerprint(job: FingerprintJob, reporter: Reporter) -> dict[str, JSONVa
     """Return {"parts": [[name, digest], ...], "libraries": [path, ...]}."""
     library = Library(Path(job.setup.library))
     # Without an observer compiled here: nothing but the pinned library takes part.
-    taps = PythonTaps()
+    taps = PythonTaps(library)
     progress = reporter.progress("fingerprint")
     parts = suite()
     found: list[JSONValue] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +39,13 @@ from tallystick.evidence.observer.records import (
     SourceRecord,
     TensorRecord,
 )
-from tallystick.evidence.observer.writer import EventTemplate, Step, TranscriptWriter, template
+from tallystick.evidence.observer.writer import (
+    EventTemplate,
+    Step,
+    TranscriptWriter,
+    step_template,
+    template,
+)
 from tallystick.execution import sampling
 from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.jobs import ObserveJob
@@ -72,25 +78,28 @@ class StepCost:
 class Renderer:
     """Turns readings into lines; what it made of a node is used again for the same node."""
 
-    def __init__(self, observer: str, writer: TranscriptWriter) -> None:
+    def __init__(self, observer: str) -> None:
         self._observer = observer
-        self._writer = writer
-        # By identity: the tap hands out the same object for the same node, and here it stays.
-        self._kept: dict[int, tuple[GraphNode, EventTemplate]] = {}
+        self._templates: dict[GraphNode, EventTemplate] = {}
+        self._nodes: list[GraphNode] = []
+        self._plan = step_template(())
 
-    def lines(self, readings: Sequence[NodeReading], step: Step) -> Iterator[bytes]:
-        """Yield the lines of one step."""
-        kept, event = self._kept, self._writer.event
-        for reading in readings:
-            node = reading.node
-            found = kept.get(id(node))
-            if found is None:
-                found = kept[id(node)] = (node, self._template(node))
-            yield event(found[1], step, reading.data)
+    def lines(self, writer: TranscriptWriter, readings: Sequence[NodeReading], step: Step) -> bytes:
+        """Return the lines of one step."""
+        nodes = [reading.node for reading in readings]
+        # Quick: the tap hands out the same object for the same node.
+        if nodes != self._nodes:
+            self._nodes = nodes
+            self._plan = step_template([self._template(node) for node in nodes])
+        return writer.step(self._plan, step, [reading.data for reading in readings])
 
     def _template(self, node: GraphNode) -> EventTemplate:
-        sources = [SourceRecord(source.name, source.type, source.shape) for source in node.sources]
-        return template(self._observer, _tensor(node.tensor), sources)
+        found = self._templates.get(node)
+        if found is None:
+            sources = [SourceRecord(each.name, each.type, each.shape) for each in node.sources]
+            found = template(self._observer, _tensor(node.tensor), sources)
+            self._templates[node] = found
+        return found
 
 
 def _tensor(tensor: GraphTensor) -> TensorRecord:
@@ -107,12 +116,13 @@ def run_observe(job: ObserveJob, reporter: Reporter) -> dict[str, JSONValue]:
     prompt = _prompt(model, job)
     writer = TranscriptWriter()
     header = writer.header(_header(job, model.summary(), model.engine_summary()))
-    cost = _dry_step(model, job.observer, prompt[0])
+    renderer = Renderer(job.observer)
+    cost = _dry_step(model, job.observer, prompt[0], renderer)
     if job.observer != "off":
         _require_room(job, len(prompt), len(header), cost)
-    reporter.text(0, header)
-    generated = _generate(job, model, prompt, writer, reporter)
-    reporter.text(0, writer.result(_result(job, model, prompt, generated, writer.events)))
+    reporter.data(header)
+    generated = _generate(job, model, prompt, lambda *seen: renderer.lines(writer, *seen), reporter)
+    reporter.data(writer.result(_result(job, model, prompt, generated, writer.events)))
     return {
         "events": writer.events,
         "routes": writer.routes,
@@ -135,7 +145,7 @@ def _prompt(model: DescribedModel, job: ObserveJob) -> tuple[int, ...]:
     return prompt
 
 
-def _dry_step(model: DescribedModel, observer: str, token: int) -> StepCost:
+def _dry_step(model: DescribedModel, observer: str, token: int, renderer: Renderer) -> StepCost:
     """Evaluate one token in a context of its own: what a step costs, and that the graph is fine.
 
     Flash attention and the type of the cache show in a graph only, so `off` needs this as well.
@@ -147,8 +157,7 @@ def _dry_step(model: DescribedModel, observer: str, token: int) -> StepCost:
     finally:
         context.close()
     writer = TranscriptWriter()
-    for _ in Renderer(observer, writer).lines(readings, Step("prefill", 0, 0)):
-        pass
+    renderer.lines(writer, readings, Step("prefill", 0, 0))
     records = writer.events + writer.routes
     return StepCost(writer.events, writer.size + _LINE_GROWTH * records)
 
@@ -184,7 +193,7 @@ def _generate(
     job: ObserveJob,
     model: DescribedModel,
     prompt: Sequence[int],
-    writer: TranscriptWriter,
+    lines: Callable[[Sequence[NodeReading], Step], bytes],
     reporter: Reporter,
 ) -> tuple[int, ...]:
     """Evaluate token by token, greedily, and send each step's lines when it is over."""
@@ -194,7 +203,6 @@ def _generate(
         context = model.open_context(_SPEC)
     else:
         context = observed = model.open_observed(_SPEC, _WATCH[job.observer])
-    renderer = Renderer(job.observer, writer)
     progress = reporter.progress("observing")
     generated: list[int] = []
     step = 0
@@ -209,7 +217,7 @@ def _generate(
                 if decoding
                 else Step("prefill", step, position)
             )
-            _send(reporter, step, renderer.lines(observed.observation().nodes, where))
+            _send(reporter, lines(observed.observation().nodes, where))
         step += 1
         progress(step, len(prompt) + job.max_tokens - 1)
         if step < len(prompt):
@@ -220,15 +228,15 @@ def _generate(
             return tuple(generated)
 
 
-def _send(reporter: Reporter, step: int, lines: Iterator[bytes]) -> None:
-    piece = bytearray()
-    for line in lines:
-        piece += line
-        if len(piece) >= _PIECE:
-            reporter.text(step, bytes(piece))
-            piece.clear()
-    if piece:
-        reporter.text(step, bytes(piece))
+def _send(reporter: Reporter, lines: bytes) -> None:
+    """Send ``lines`` in pieces of whole lines."""
+    start = 0
+    while len(lines) - start > _PIECE:
+        end = lines.rfind(b"\n", start, start + _PIECE) + 1
+        end = end or lines.index(b"\n", start) + 1
+        reporter.data(lines[start:end])
+        start = end
+    reporter.data(lines[start:])
 
 
 def _header(job: ObserveJob, model: ModelSummary, engine: EngineSummary) -> Header:

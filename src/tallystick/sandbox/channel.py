@@ -1,4 +1,6 @@
-"""The child's half of the pipe: one sealed request in, bounded JSON lines out.
+"""The child's half of the pipe: one sealed request in, bounded messages out.
+
+A message is a line of JSON; behind one of the kind ``data`` come as many bytes as it says.
 
 A child program is a module whose ``main`` calls :func:`serve`. It holds no key, sees an
 allow-listed environment, and tells its supervisor everything as messages; the supervisor
@@ -23,6 +25,7 @@ from typing import Any, NoReturn
 
 from tallystick.canonical.json import JSONValue, jcs, parse_strict
 from tallystick.errors import RunFailedError, TallystickError
+from tallystick.sandbox.messages import MAX_DATA
 
 MAX_REQUEST = 64 * 1024 * 1024
 _PR_SET_PDEATHSIG = 1
@@ -40,8 +43,16 @@ class Channel:
 
     def send(self, kind: str, body: dict[str, JSONValue]) -> None:
         """Send one message; blocks while the pipe is full."""
-        line = jcs({"kind": kind, "body": body}) + b"\n"
-        view = memoryview(line)
+        self._write(jcs({"kind": kind, "body": body}) + b"\n")
+
+    def send_data(self, data: bytes) -> None:
+        """Send ``data``, up to MAX_DATA bytes, as they are: a message says how many follow."""
+        if len(data) > MAX_DATA:
+            raise ValueError("too much data for one message")
+        self._write(jcs({"kind": "data", "body": {"size": len(data)}}) + b"\n" + data)
+
+    def _write(self, message: bytes) -> None:
+        view = memoryview(message)
         with self._lock:
             while view:
                 view = view[os.write(self._descriptor, view) :]

@@ -1,4 +1,4 @@
-"""Reading a child's messages: bounded JSON lines from a pipe, in form or an error."""
+"""Reading a child's messages: bounded JSON lines and data from a pipe, in form or an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tallystick.errors import (
     UnavailableError,
 )
 
-MAX_MESSAGE = 32 * 1024 * 1024
+MAX_MESSAGE = 96 * 1024 * 1024
+MAX_DATA = 8 * 1024 * 1024
 _MAX_TEXT = 4000
 ErrorClasses = Sequence[type[TallystickError]]
 #: What a child may report. A verdict on evidence is for jobs that judge some, and says so.
@@ -33,10 +34,14 @@ CHILD_ERRORS: Final[ErrorClasses] = (
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a child: ``kind`` and a JSON object, which may be private."""
+    """One message of a child: ``kind`` and a JSON object, which may be private.
+
+    ``data`` are the bytes that follow a message of the kind "data".
+    """
 
     kind: str
     body: dict[str, Any] = field(repr=False)
+    data: bytes = field(default=b"", repr=False)
 
 
 class MessageReader:
@@ -58,10 +63,8 @@ class MessageReader:
         while True:
             end = self._buffer.find(b"\n", self._searched)
             if end >= 0:
-                line = bytes(self._buffer[:end])
-                del self._buffer[: end + 1]
-                self._searched = 0
-                return _parse(line)
+                message = _parse(self._take(end + 1)[:-1])
+                return self._with_data(message, idle_timeout) if message.kind == "data" else message
             self._searched = len(self._buffer)
             if self._searched > MAX_MESSAGE:
                 raise RunFailedError(
@@ -69,6 +72,23 @@ class MessageReader:
                 )
             if not self._fill(idle_timeout):
                 return None
+
+    def _with_data(self, message: Message, idle_timeout: float | None) -> Message | None:
+        size = message.body.get("size")
+        if type(size) is not int or not 0 <= size <= MAX_DATA or len(message.body) != 1:
+            raise RunFailedError(
+                "the child announced data out of form", expected=f"at most {MAX_DATA} B"
+            )
+        while len(self._buffer) < size:
+            if not self._fill(idle_timeout):
+                return None
+        return Message(message.kind, message.body, self._take(size))
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(memoryview(self._buffer)[:size])
+        del self._buffer[:size]
+        self._searched = 0
+        return taken
 
     def _fill(self, idle_timeout: float | None) -> bool:
         if not self._poll.poll(None if idle_timeout is None else idle_timeout * 1000):

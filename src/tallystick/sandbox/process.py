@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -29,8 +30,9 @@ from tallystick.sandbox.messages import (
 _PEAK = re.compile(rb"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _STDERR_TAIL = 16 * 1024
 _GRACE = 5.0  # seconds for a child that has nothing left to do
+_PIPE_BYTES = 1024 * 1024  # what anybody may ask for
 # Kinds of messages that come once a token: too many to look at the child's memory at each.
-_FREQUENT = ("event", "text")
+_FREQUENT = ("event", "text", "data")
 # The child's whole environment; callers add what the engine reads when it is loaded.
 _BASE_ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "TZ": "UTC"}
 
@@ -54,8 +56,6 @@ def _import_environment() -> dict[str, str]:
 def _sealed(data: bytes) -> int:
     """Return a descriptor, at offset 0, of a read-only copy of ``data``."""
     if hasattr(os, "memfd_create"):
-        import fcntl
-
         descriptor = os.memfd_create("request", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         _write_all(descriptor, data)
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -66,6 +66,13 @@ def _sealed(data: bytes) -> int:
         _write_all(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+def _widen(pipe: int) -> None:
+    """Let a child go on computing while what it sent is looked at, where the system can."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -94,6 +101,7 @@ class Child:
         self._done = False
         stdin = _sealed(jcs(request))
         self._read, write = os.pipe()
+        _widen(self._read)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *_python_flags(), "-m", program, str(write)],

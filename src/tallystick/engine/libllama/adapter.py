@@ -215,7 +215,7 @@ class LlamaModel:
         return LlamaContext(self._library, self._handle, self.vocabulary, spec, None)
 
     def open_observed(self, spec: ContextSpec, watch: Watch) -> ObservedLlamaContext:
-        tap = self._taps.open(self._library, watch)
+        tap = self._taps.open(watch)
         return ObservedLlamaContext(self._library, self._handle, self.vocabulary, spec, tap)
 
     def summary(self) -> ModelSummary:

@@ -99,12 +99,12 @@ def _watched(watch: Watch) -> int:
 class CompiledTap:
     """One context's tap; the views it hands out live until the next evaluation."""
 
-    def __init__(self, library: Library, lib: Any, watch: Watch) -> None:
+    def __init__(self, library: Library, lib: Any, describer: Describer, watch: Watch) -> None:
         ffi = library.ffi
         self._ffi, self._lib = ffi, lib
         self._ids_are_routes = watch.routes == "experts"
         self._ids_are_readings = watch.graph == "products"
-        self._describer = Describer(library)
+        self._describer = describer
         self._readings: list[NodeReading] = []  # by number, of nodes of which nothing is read
         self._listed = b""
         self._nodes: tuple[NodeReading, ...] = ()
@@ -188,6 +188,8 @@ class CompiledTaps:
     kind: Literal["compiled"] = "compiled"
 
     def __init__(self, library: Library, path: Path) -> None:
+        self._library = library
+        self._describer = Describer(library)
         ffi = library.ffi
         # Only the first of a library's makers declares anything.
         ffi.cdef(_TAP_DECLARATIONS, override=True)
@@ -198,8 +200,8 @@ class CompiledTaps:
         if self._lib.tap_abi() != expected:
             raise IncomparableError("the compiled observer was built for another layout")
 
-    def open(self, library: Library, watch: Watch) -> CompiledTap:
-        return CompiledTap(library, self._lib, watch)
+    def open(self, watch: Watch) -> CompiledTap:
+        return CompiledTap(self._library, self._lib, self._describer, watch)
 
 
 _SIZED: Final = ("ggml_tensor", "tap", "tap_record", "node", "described")
@@ -211,4 +213,4 @@ def open_taps(library: Library, compiled: Path | None) -> TapMaker:
         # A file that a power cut or a full disk damaged is no reason to fail: it is only quicker.
         with contextlib.suppress(OSError):
             return CompiledTaps(library, compiled)
-    return PythonTaps()
+    return PythonTaps(library)

@@ -41,10 +41,10 @@ class _Kept:
 class PythonTap:
     """One context's tap."""
 
-    def __init__(self, library: Library, watch: Watch) -> None:
+    def __init__(self, library: Library, describer: Describer, watch: Watch) -> None:
         self._ffi = library.ffi
         self._watch = watch
-        self._describer = Describer(library)
+        self._describer = describer
         self._kept: dict[bytes, _Kept] = {}
         self._roles = 0  # of the node that was asked about last
         self._layers: list[LayerRows] = []
@@ -221,5 +221,9 @@ class PythonTaps:
 
     kind: Literal["python"] = "python"
 
-    def open(self, library: Library, watch: Watch) -> PythonTap:
-        return PythonTap(library, watch)
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._describer = Describer(library)
+
+    def open(self, watch: Watch) -> PythonTap:
+        return PythonTap(self._library, self._describer, watch)

@@ -12,13 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from tallystick.engine.libllama.library import Library
 from tallystick.engine.port import Observation, Watch
 from tallystick.errors import IncomparableError, RunFailedError
 
 #: How many elements of a matrix product are read at most.
 MAX_READ_ELEMENTS: Final = 64
-#: How many nodes are remembered from step to step: far more than one graph has.
+#: How many nodes are remembered from evaluation to evaluation: far more than one graph has.
 MAX_KEPT: Final = 65536
 
 
@@ -41,7 +40,7 @@ class TapMaker(Protocol):
     def kind(self) -> Literal["compiled", "python"]:
         """What the taps are made of: a fact for the receipt; their results are equal."""
 
-    def open(self, library: Library, watch: Watch) -> Tap:
+    def open(self, watch: Watch) -> Tap:
         """Return a new tap."""
 
 

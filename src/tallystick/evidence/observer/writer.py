@@ -1,7 +1,8 @@
-"""Writes a transcript, line by line; every line is canonical JSON and a newline.
+"""Writes a transcript; every line is canonical JSON and a newline.
 
 A node's line is the same in every step but for three numbers and the sketch, so it is rendered
-once and then spliced. A test holds every line against the canonical encoder.
+once, the lines of a whole step are put together once, and then both are spliced. A test holds
+every line against the canonical encoder.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 from tallystick.canonical.json import jcs
 from tallystick.contracts.codec import encode
@@ -23,12 +25,17 @@ from tallystick.evidence.observer.records import (
     PRODUCT,
     Header,
     Result,
-    Route,
     SourceRecord,
     TensorRecord,
     Tile,
 )
-from tallystick.evidence.observer.sketch import SKETCH_ELEMENTS, sketch
+from tallystick.evidence.observer.sketch import SKETCH_ELEMENTS, sketch_batch
+
+# Pieces of a node's line in a step's template: start, number, middle, step.
+_PIECES: Final = 4
+# Digits of a sketch, and more than the numbers of an event and its phase take.
+_LONGEST_SPLICES: Final = SKETCH_ELEMENTS + 96
+_NO_KERNEL_TRACE: Final = jcs(encode(KERNEL_TRACE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,34 @@ class EventTemplate:
     end: bytes
     routes: int | None
     expert_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """Where a step's text depends on what was read of its node: ``before`` and ``after`` it.
+
+    ``at`` is the index among the pieces, ``node`` that among the nodes.
+    """
+
+    at: int
+    node: int
+    before: bytes
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StepTemplate:
+    """The lines of one evaluation in pieces: for each node a start, a number, a middle, a step.
+
+    The text behind a node's step belongs to the next one's start. ``longest`` is the length of
+    the longest line without its numbers.
+    """
+
+    nodes: tuple[EventTemplate, ...]
+    pieces: tuple[bytes, ...]
+    products: tuple[Splice, ...]
+    routes: tuple[Splice, ...]
+    longest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +98,7 @@ def template(observer: str, tensor: TensorRecord, sources: Sequence[SourceRecord
         gemm = b',"gemm":' + jcs(encode(gemm_of(tensor, sources)))
         if observer == "sketch":
             count = min(SKETCH_ELEMENTS, prod(tensor.shape))
-            trace = b',"kernel_trace":' + jcs(encode(KERNEL_TRACE))
+            trace = b',"kernel_trace":' + _NO_KERNEL_TRACE
             sketched = b',"sketch":{"bits":256,"elements":%d,"hex":"' % count
             end = b'","scheme":"sign_bucket_256_v1"}'
             stage = b"post_compute_sketch"
@@ -71,9 +106,9 @@ def template(observer: str, tensor: TensorRecord, sources: Sequence[SourceRecord
     tail = b"".join(
         (
             b',"sources":',
-            jcs([encode(source) for source in sources]),
+            b"[" + b",".join(map(_source_json, sources)) + b"]",
             b',"stage":"' + stage + b'","tensor":',
-            jcs(encode(tensor)),
+            _tensor_json(tensor),
             tile + b"}\n",
         )
     )
@@ -85,6 +120,48 @@ def template(observer: str, tensor: TensorRecord, sources: Sequence[SourceRecord
         end=end + tail if sketched else b"",
         routes=route_layer(tensor.name),
         expert_count=sources[0].shape[0] if sources else 0,
+    )
+
+
+def _tensor_json(tensor: TensorRecord) -> bytes:
+    return b'{"n_bytes":%d,"name":%s,"op":%s,"shape":%s,"type":%s}' % (
+        tensor.n_bytes,
+        jcs(tensor.name),
+        jcs(tensor.op),
+        jcs([*tensor.shape]),
+        jcs(tensor.type),
+    )
+
+
+def _source_json(source: SourceRecord) -> bytes:
+    return b'{"name":%s,"shape":%s,"type":%s}' % (
+        jcs(source.name),
+        jcs([*source.shape]),
+        jcs(source.type),
+    )
+
+
+def step_template(nodes: Sequence[EventTemplate]) -> StepTemplate:
+    """Return the template of an evaluation of ``nodes``."""
+    pieces: list[bytes] = []
+    products, routes = [], []
+    behind = b""
+    for index, node in enumerate(nodes):
+        at = len(pieces)
+        pieces += (behind + node.start, b"", node.middle, b"")
+        behind = node.rest + node.end
+        after = nodes[index + 1].start if index + 1 < len(nodes) else b""
+        if node.end:
+            products.append(Splice(at + _PIECES, index, node.rest, node.end + after))
+        elif node.routes is not None:
+            routes.append(Splice(at + _PIECES, index, node.rest, after))
+    pieces.append(behind)
+    return StepTemplate(
+        tuple(nodes),
+        tuple(pieces),
+        tuple(products),
+        tuple(routes),
+        max((len(n.start + n.middle + n.rest + n.end) for n in nodes), default=0),
     )
 
 
@@ -100,60 +177,71 @@ class TranscriptWriter:
         """Return the header's line."""
         return self._record(header)
 
-    def event(self, node: EventTemplate, step: Step, data: bytes | None) -> bytes:
-        """Return the line of one node of ``step``; ``data``, if read, is what is sketched.
+    def step(self, plan: StepTemplate, step: Step, read: Sequence[bytes | None]) -> bytes:
+        """Return the lines of an evaluation; ``read`` is what was read of each of its nodes.
 
-        ``data`` of a node with chosen experts gives the line of a route after the event's.
+        Of a product it is sketched; of a node with chosen experts it gives the line of a route
+        after the event's.
         """
-        if self.events == MAX_EVENTS:
+        count = len(plan.nodes)
+        if self.events + count > MAX_EVENTS:
             raise _beyond(f"{MAX_EVENTS} events")
-        self.events += 1
-        digits = sketch(data).encode() if node.end and data is not None else b""
-        line = b'%s%d%s%s","phase_step":%d%s%s%s' % (
-            node.start,
-            self.events,
-            node.middle,
-            step.phase.encode(),
-            step.number,
-            node.rest,
-            digits,
-            node.end,
-        )
-        self._count(line)
-        if node.routes is not None and data is not None:
-            return line + self._route(node, step, data)
-        return line
+        if plan.longest + _LONGEST_SPLICES > MAX_LINE:
+            raise _beyond(f"{MAX_LINE} bytes a line")
+        first = self.events + 1
+        pieces = list(plan.pieces)
+        pieces[1::_PIECES] = [b"%d" % number for number in range(first, first + count)]
+        where = b'%s","phase_step":%d' % (step.phase.encode(), step.number)
+        pieces[3::_PIECES] = [where] * count
+        # Without sketches there are no products among the splices: their lines are all alike.
+        found = [data for splice in plan.products if (data := read[splice.node]) is not None]
+        for splice, sketched in zip(plan.products, sketch_batch(found), strict=True):
+            digits = sketched.hex().encode()
+            pieces[splice.at] = b"%s%s%s" % (splice.before, digits, splice.after)
+        for splice in plan.routes:
+            data = read[splice.node]
+            if data is not None:
+                route = self._route(plan.nodes[splice.node], first + splice.node, step, data)
+                pieces[splice.at] = b"%s%s%s" % (splice.before, route, splice.after)
+        self.events += count
+        lines = b"".join(pieces)
+        self._count(len(lines))
+        return lines
 
-    def _route(self, node: EventTemplate, step: Step, data: bytes) -> bytes:
+    def _route(self, node: EventTemplate, event_seq: int, step: Step, data: bytes) -> bytes:
         assert node.routes is not None
         self.routes += 1
-        return self._record(
-            Route(
-                record="route",
-                route_seq=self.routes,
-                event_seq=self.events,
-                phase=step.phase,
-                phase_step=step.number,
-                position=step.position,
-                layer=node.routes,
-                expert_count=node.expert_count,
-                expert_ids=struct.unpack(f"<{len(data) // 4}i", data),
-            )
+        ids = struct.unpack(f"<{len(data) // 4}i", data)
+        line = (
+            b'{"event_seq":%d,"expert_count":%d,"expert_ids":[%s],"layer":%d,"phase":"%s",'
+            b'"phase_step":%d,"position":%d,"record":"route","route_seq":%d}\n'
+        ) % (
+            event_seq,
+            node.expert_count,
+            ",".join(map(str, ids)).encode(),
+            node.routes,
+            step.phase.encode(),
+            step.number,
+            step.position,
+            self.routes,
         )
+        if len(line) > MAX_LINE:
+            raise _beyond(f"{MAX_LINE} bytes a line")
+        return line
 
     def result(self, result: Result) -> bytes:
         """Return the result's line."""
         return self._record(result)
 
-    def _record(self, record: Header | Route | Result) -> bytes:
+    def _record(self, record: Header | Result) -> bytes:
         line = jcs(encode(record)) + b"\n"
-        self._count(line)
-        return line
-
-    def _count(self, line: bytes) -> None:
         if len(line) > MAX_LINE:
             raise _beyond(f"{MAX_LINE} bytes a line")
-        self.size += len(line)
+        self._count(len(line))
+        return line
+
+    def _count(self, size: int) -> None:
+        self.size += size
         if self.size > MAX_TRANSCRIPT:
             raise _beyond(f"{MAX_TRANSCRIPT} bytes")
 

@@ -10,7 +10,7 @@ from tallystick.contracts.codec import decode
 from tallystick.errors import RunFailedError
 from tallystick.evidence.observer import writer as module
 from tallystick.evidence.observer.records import Header, Result, SourceRecord, TensorRecord
-from tallystick.evidence.observer.writer import Step, TranscriptWriter, template
+from tallystick.evidence.observer.writer import Step, TranscriptWriter, step_template, template
 from tests.golden import reference_observer as reference
 
 
@@ -20,16 +20,20 @@ def written(observer: str) -> bytes:
     first, *_, last = reference.records(observer)
     lines = [writer.header(decode(Header, first))]
     for position, (phase, number) in enumerate(reference.steps() if observer != "off" else []):
+        nodes, read = [], []
         for made, sources, _, _ in reference.graph():
-            node = template(
-                observer, decode(TensorRecord, made), [decode(SourceRecord, s) for s in sources]
+            nodes.append(
+                template(
+                    observer, decode(TensorRecord, made), [decode(SourceRecord, s) for s in sources]
+                )
             )
             data = None
             if observer == "sketch" and made["op"] == "MUL_MAT":
                 data = reference.product_data(made["name"], position)
             elif observer == "sketch" and made["name"] == "ffn_moe_topk-0":
                 data = struct.pack("<2i", *reference.CHOSEN[position])
-            lines.append(writer.event(node, Step(phase, number, position), data))
+            read.append(data)
+        lines.append(writer.step(step_template(nodes), Step(phase, number, position), read))
     lines.append(writer.result(decode(Result, last)))
     return b"".join(lines)
 
@@ -42,7 +46,8 @@ def test_it_writes_what_the_second_implementation_writes(observer: str) -> None:
 def test_names_are_escaped_like_any_other_text() -> None:
     name = 'a"b\\c%d\x01 日本'
     tensor = TensorRecord(name, "ADD", "f32", (1, 1, 1, 1), 4)
-    line = TranscriptWriter().event(template("graph", tensor, []), Step("prefill", 0, 0), None)
+    plan = step_template([template("graph", tensor, [])])
+    line = TranscriptWriter().step(plan, Step("prefill", 0, 0), [None])
     expected = {
         "record": "event",
         "event_seq": 1,
