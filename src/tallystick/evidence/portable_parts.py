@@ -82,7 +82,7 @@ def open_trace(evidence: PortableEvidence, trace: GemmTrace | None, blind: bytes
 
     None stands for a run without a trace. Raises EvidenceError.
     """
-    if trace is None or evidence.schedule is None:
+    if trace is None or evidence.schedule is None or not evidence.traced:
         if trace is not None or evidence.traced:
             raise _unmatched("trace", evidence.traced)
         return
@@ -138,4 +138,4 @@ def _unmatched(what: str, committed: bool) -> EvidenceError:
 
 
 def _mismatch(what: str, root: bytes) -> EvidenceError:
-    return EvidenceError(f"the {what} are not what was committed to", expected=root.hex())
+    return EvidenceError(f"{what}: not what was committed to", expected=root.hex())
