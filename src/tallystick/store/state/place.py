@@ -36,7 +36,7 @@ def create_missing(directory: int, name: str, *, wait_seconds: float) -> None:
     """
     if exists(directory, name):
         return
-    with _locked(directory, wait_seconds):
+    with locked(directory, wait_seconds):
         if exists(directory, name):
             return
         for suffix in PENDING_SUFFIXES:
@@ -118,7 +118,11 @@ def require_opened(directory: int, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _locked(directory: int, wait_seconds: float) -> Iterator[None]:
+def locked(directory: int, wait_seconds: float) -> Iterator[None]:
+    """Hold the lock of ``directory``, in which stores are created and closed one at a time.
+
+    Raises UnavailableError when it is not free within ``wait_seconds``.
+    """
     deadline = time.monotonic() + wait_seconds
     while True:
         try:

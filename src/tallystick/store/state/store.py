@@ -16,7 +16,13 @@ from tallystick.errors import EvidenceError, UnavailableError
 from tallystick.store.home import require_private
 from tallystick.store.state import sql
 from tallystick.store.state.entry import StateEntry
-from tallystick.store.state.place import check_files, create_missing, database_path, require_opened
+from tallystick.store.state.place import (
+    check_files,
+    create_missing,
+    database_path,
+    locked,
+    require_opened,
+)
 from tallystick.store.state.schema import check_identity, require_library
 
 _WAIT_SECONDS: Final = 10.0
@@ -50,7 +56,7 @@ def open_state(path: Path, *, wait_seconds: float = _WAIT_SECONDS) -> StateStore
             create_missing(directory, path.name, wait_seconds=wait_seconds)
             check_files(directory, path.name)
             connection = _connect(directory, path, wait_seconds)
-        return StateStore(path, directory, connection)
+        return StateStore(path, directory, connection, wait_seconds)
     except BaseException:
         os.close(directory)
         raise
@@ -63,10 +69,13 @@ class StateStore:
     is alone and can be hashed.
     """
 
-    def __init__(self, path: Path, directory: int, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, path: Path, directory: int, connection: sqlite3.Connection, wait_seconds: float
+    ) -> None:
         self._path = path
         self._directory = directory
         self._connection = connection
+        self._wait_seconds = wait_seconds
 
     def accept(self, entry: StateEntry) -> None:
         """Record a receipt that the caller has verified; when this returns it is durable.
@@ -86,14 +95,14 @@ class StateStore:
     def close(self) -> None:
         """Write everything into the one file, durably, and close it. Raises UnavailableError."""
         try:
-            with _usable(self._path):
-                try:
-                    # Busy readers or writers make it do less; the last to close does the rest.
-                    self._connection.execute(sql.CHECKPOINT).fetchall()
-                finally:
-                    self._connection.close()
+            # SQLite leaves its journal behind when two processes close at the same time.
+            with _usable(self._path), locked(self._directory, self._wait_seconds):
+                # Busy readers or writers make it do less; the last to close does the rest.
+                self._connection.execute(sql.CHECKPOINT).fetchall()
+                self._connection.close()
                 os.fsync(self._directory)
         finally:
+            self._connection.close()
             os.close(self._directory)
 
     def __enter__(self) -> Self:
