@@ -123,7 +123,7 @@ def example_core() -> Core:
         disclosure="private",
         disclosed=None,
         evidence=Evidence("state_committed", digest_of("states"), 18, 3, None, None),
-        canonical_compute_units=None,
+        canonical_compute_units=5,
         stop_reason="length",
         status="complete",
     )
@@ -148,7 +148,7 @@ def example_observed() -> Observed:
         dropped_events=0,
         telemetry_digest=digest_of("telemetry"),
         self_check="not_run",
-        compute_receipt_digest=None,
+        compute_receipt_digest=digest_of("compute receipt"),
         exec_envelope_digest=None,
         worker_state_root=None,
         worker_id="local",

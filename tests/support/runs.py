@@ -19,21 +19,35 @@ from typing import Any, Final
 import pytest
 from gguf import GGUFReader
 
+from tallystick.attest.bundlekeys import AuditKey
+from tallystick.attest.keyfiles import write_key
 from tallystick.audit.replay import ReplayReport, replay
-from tallystick.contracts.codec import decode_bytes
+from tallystick.canonical.hashing import parse_digest
+from tallystick.contracts.bundle import BundlePrivate
+from tallystick.contracts.codec import encode_bytes
 from tallystick.contracts.generation import Generation, HostFacts, Timings
-from tallystick.contracts.layout import OPENING, RECEIPT, TELEMETRY
+from tallystick.contracts.layout import TELEMETRY
+from tallystick.contracts.manifest import RuntimeManifest
+from tallystick.contracts.manifest_facts import manifest_digests
+from tallystick.contracts.manifest_parts import shape_of
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import ExpectedDigest, InferenceRun
-from tallystick.contracts.runtime import RuntimeClass
+from tallystick.contracts.runtime import EngineBuild, RuntimeClass
 from tallystick.errors import UnavailableError
+from tallystick.evidence.gemm_trace import decode_trace
+from tallystick.evidence.observed import ObservedEvidence, encode_observed
+from tallystick.evidence.portable import decode_portable
 from tallystick.execution import fingerprint as fingerprints
 from tallystick.execution.launch import find_engine, no_progress
 from tallystick.models import calibrations
 from tallystick.models.add import hash_file
 from tallystick.models.pull import pull
-from tallystick.receipts.build import BuiltSet, SupervisorFacts, build_set
+from tallystick.receipts.build import BuiltSet, Sealing, SetInputs, build_set
+from tallystick.receipts.build_parts import SupervisorFacts
+from tallystick.receipts.documents import find_id, read_documents
+from tallystick.receipts.papers import JobPapers
+from tallystick.receipts.scheduling import JobTerms, OrderedJob, order_job
 from tallystick.receipts.steps_structure import timestamp_ns
 from tallystick.store.artifacts import write_set
 from tallystick.store.sets import read_set
@@ -41,14 +55,21 @@ from tallystick.telemetry.log import encode_log
 from tallystick.worker.request import RunOptions
 from tallystick.worker.run import RunResult, run
 from tests.support.models import write_model
-from tests.support.sets import SIGNER, TRUST, make_events, make_platform, no_evidence
+from tests.support.sets import (
+    AUDIT_KEY,
+    SIGNER,
+    STRANGER,
+    TRUST,
+    make_events,
+    random_bytes,
+    record_anywhere,
+)
 from tests.support.tokenizer import EOS_ID
 
 SMOLLM2: Final = "smollm2-135m-instruct"
 # Both are end-of-generation tokens of the toy tokenizer: EOS, and the end of a turn.
 _END_IDS: Final = (EOS_ID, 3)
 _ADD_BOS: Final = b"tokenizer.ggml.add_bos_token" + (7).to_bytes(4, "little")
-_MAX: Final = 1 << 28
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -114,8 +135,19 @@ class EngineHome:
 def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHome]:
     """The one data folder of this session."""
     path = tmp_path_factory.mktemp("home")
+    give_keys(path)
     yield EngineHome(path)
     shutil.rmtree(path)
+
+
+def give_keys(home: Path) -> None:
+    """Give a data folder the signing key and the audit key of the tests."""
+    folder = home / "keys"
+    folder.mkdir(mode=0o700)
+    write_key(folder / "default.key", SIGNER, None)
+    audit = folder / "audit.key"
+    audit.touch(mode=0o600)
+    audit.write_bytes(AUDIT_KEY.raw)
 
 
 @pytest.fixture(scope="session")
@@ -172,21 +204,41 @@ class HonestRun:
     receipt: Receipt
     opening: Opening
     telemetry: bytes
+    manifest: RuntimeManifest
+    private: BundlePrivate
+    observed: ObservedEvidence | None
+    scheduler_key: bytes
 
     @classmethod
-    def load(cls, place: Path) -> HonestRun:
+    def load(cls, place: Path, key: AuditKey = AUDIT_KEY) -> HonestRun:
         files = read_set(place).files
-        by_suffix = {name[32:]: data for name, data in files.items()}
+        documents = read_documents(files, find_id(files), key)
+        bundle = documents.bundle
+        assert bundle is not None
+        assert bundle.private is not None
+        assert bundle.opening is not None
+        evidence = decode_portable(bundle.public.evidence)
+        trace = bundle.private.gemm_trace
+        observed = (
+            None
+            if evidence.schedule is None
+            else ObservedEvidence(evidence.schedule, None if trace is None else decode_trace(trace))
+        )
         return cls(
-            decode_bytes(Receipt, by_suffix[RECEIPT.suffix], max_bytes=_MAX),
-            decode_bytes(Opening, by_suffix[OPENING.suffix], max_bytes=_MAX),
-            by_suffix[TELEMETRY.suffix],
+            receipt=documents.receipt,
+            opening=bundle.opening,
+            telemetry=files[TELEMETRY.name(documents.set_id)],
+            manifest=RuntimeManifest.decode_strict(bundle.public.manifest),
+            private=bundle.private,
+            observed=observed,
+            scheduler_key=bundle.public.scheduler_key,
         )
 
     def generation(self, **changes: Any) -> Generation:
         """Return the child's result again, with ``changes``."""
         core, host = self.receipt.core, self.receipt.observed.host
         spent = self.receipt.observed.durations_ns
+        observed, routes = self.observed, self.private.expert_routes
         generation = Generation(
             rendered_prompt=self.opening.rendered_prompt,
             chat_template_digest=core.chat_template_digest,
@@ -199,7 +251,16 @@ class HonestRun:
             state_root=core.evidence.state_root,
             state_leaves=core.evidence.state_leaves,
             leaf_checks=self.opening.leaf_checks,
-            **no_evidence(),
+            worker_state_root=self.receipt.observed.worker_state_root,
+            expert_route_root=core.evidence.expert_route_root,
+            routes="" if routes is None else base64.b64encode(routes).decode(),
+            schedule_commitment=None,
+            schedule_events=0 if observed is None else observed.schedule.events,
+            gemm_trace_root=core.evidence.gemm_trace_root,
+            trace_events=0 if observed is None else observed.trace_events,
+            observed_evidence=""
+            if observed is None
+            else base64.b64encode(encode_observed(observed)).decode(),
             self_check=self.receipt.observed.self_check,
             timings=Timings(spent.load, spent.prefill, spent.decode, spent.seal),
             rss_before=self.receipt.observed.rss.before,
@@ -213,9 +274,41 @@ class HonestRun:
                 host.observer,
                 host.renderer,
             ),
-            platform=make_platform(),
+            platform=self.manifest.decoded_facts().platform,
         )
         return replace(generation, **changes)
+
+    def papers(self, run: InferenceRun, model_profile_id: bytes) -> JobPapers:
+        """Return papers for ``run`` that keep the worker's credential."""
+        private, request = self.private, self.private.signed_request.body
+        if run == self.opening.request:
+            job = OrderedJob(
+                self.scheduler_key,
+                private.signed_request,
+                (private.signed_assignment,),
+                private.request_nonce,
+            )
+        else:
+            terms = JobTerms(
+                request.network_id,
+                request.scheduler_job_id,
+                request.job_class,
+                model_profile_id,
+                request.max_prefill_tokens,
+                request.issued_epoch,
+                request.expires_epoch,
+            )
+            worker = private.credential.worker_key
+            job = order_job(run, terms, STRANGER, (worker,), private.request_nonce)
+        return JobPapers(
+            scheduler_key=job.scheduler_key,
+            request=job.request,
+            assignment=job.assignments[0],
+            credential=private.credential,
+            owner_key=private.owner_key,
+            owner_salt=private.owner_salt,
+            request_nonce=job.request_nonce,
+        )
 
     def request(self, **changes: Any) -> InferenceRun:
         """Return the declared run with ``changes``; a model digest is put in both its places."""
@@ -238,15 +331,33 @@ class HonestRun:
         result = generation or self.generation()
         runtime = runtime_class or self.receipt.core.runtime_class
         engine = replace(self.receipt.core.engine, library=runtime.engine_library, **engine_changes)
+        declared = run or self.opening.request
+        manifest = changed_manifest(
+            self.manifest, runtime, engine, declared.model_digest, result.context_tokens
+        )
         same = result.sampled_ids == self.opening.sampled_ids
         return build_set(
-            run or self.opening.request,
-            result,
-            runtime_class=runtime,
-            engine=engine,
-            facts=facts or self.facts(),
-            telemetry=self.telemetry if same else encode_log(make_events(len(result.sampled_ids))),
-            signing_key=SIGNER,
+            SetInputs(
+                run=declared,
+                generation=result,
+                runtime_class=runtime,
+                engine=engine,
+                manifest=manifest,
+                papers=self.papers(declared, manifest.model_profile_id),
+                facts=facts or self.facts(),
+                telemetry=self.telemetry
+                if same
+                else encode_log(make_events(len(result.sampled_ids))),
+            ),
+            Sealing(
+                AUDIT_KEY,
+                random_bytes("forger's salt", 32),
+                random_bytes("forger's nonce", 24),
+                self.private.prompt_nonce,
+                self.private.output_nonce,
+            ),
+            SIGNER,
+            record_anywhere,
         )
 
     def facts(self, **changes: Any) -> SupervisorFacts:
@@ -261,6 +372,38 @@ class HonestRun:
             fingerprint_parts=observed.host.fingerprint_parts,
         )
         return replace(facts, **changes)
+
+
+def changed_manifest(
+    manifest: RuntimeManifest,
+    runtime: RuntimeClass,
+    engine: EngineBuild,
+    model_digest: str,
+    context_tokens: int,
+) -> RuntimeManifest:
+    """Return a manifest that holds, of another runtime class, engine, model file or context."""
+    facts = replace(manifest.decoded_facts(), engine=engine)
+    libraries = tuple(
+        replace(item, digest=engine.library) if item.digest == own else item
+        for own in (manifest.decoded_facts().engine.library,)
+        for item in facts.platform.libraries
+    )
+    libraries = tuple(sorted(libraries, key=lambda item: (item.name, item.digest)))
+    facts = replace(facts, platform=replace(facts.platform, libraries=libraries))
+    return replace(
+        manifest,
+        model_profile=replace(manifest.model_profile, model_digest=parse_digest(model_digest)),
+        runtime_class=replace(manifest.runtime_class, runtime_class=encode_bytes(runtime)),
+        shape_profile=shape_of(runtime, context_tokens),
+        digests=manifest_digests(
+            facts,
+            runtime,
+            adapter_mapping_id=manifest.adapter_mapping_id,
+            cu_ruleset_id=manifest.cu_ruleset_id,
+            experts=manifest.model_profile.experts,
+        ),
+        facts=encode_bytes(facts),
+    )
 
 
 def write_forgery(built: BuiltSet, place: Path) -> Path:

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import base64
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tallystick.attest import dsse
+from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keys import SigningKey
 from tallystick.attest.statements import execution_statement
 from tallystick.attest.trust import TrustPolicy
 from tallystick.canonical.hashing import domain_hash, format_digest, sha256
 from tallystick.canonical.json import jcs, parse_strict
 from tallystick.contracts import digests
+from tallystick.contracts.bundle import (
+    BundlePrivate,
+    BundlePublic,
+    decode_private,
+    encode_private,
+    encode_public,
+)
 from tallystick.contracts.codec import decode_bytes
 from tallystick.contracts.generation import Generation, HostFacts, Timings
-from tallystick.contracts.layout import ENVELOPES, MARKER, MEMBERS, OPENING, RECEIPT, TELEMETRY
+from tallystick.contracts.layout import (
+    BUNDLE,
+    ENVELOPES,
+    MARKER,
+    MEMBERS,
+    PUBLIC_JSON,
+    RECEIPT,
+    MemberKind,
+)
+from tallystick.contracts.manifest import RuntimeManifest
 from tallystick.contracts.opening import ReceiptSet
 from tallystick.contracts.platform import (
     DeviceFacts,
@@ -31,13 +51,28 @@ from tallystick.contracts.receipt import FingerprintPart, Receipt
 from tallystick.contracts.request import PRODUCER, RUN_SCHEMA, Chat, ExpectedDigest, InferenceRun
 from tallystick.contracts.runtime import EngineBuild, Knob, RowClass, RuntimeClass
 from tallystick.evidence.state_tree import leaf_count
-from tallystick.receipts.build import BuiltSet, SupervisorFacts, build_set
+from tallystick.models.manifest import PinnedFacts, Runtime, build_manifest
+from tallystick.receipts.build import BuiltSet, Sealing, SetInputs, build_set
+from tallystick.receipts.build_parts import SupervisorFacts
+from tallystick.receipts.sealing import Envelope, bundle_id, open_with, parse, seal
+from tallystick.receipts.self_local import (
+    JOB_SECRETS_BYTES,
+    JobSecrets,
+    self_local_credential,
+    self_local_papers,
+)
+from tallystick.store.state.entry import StateEntry
 from tallystick.telemetry.events import Event, EventKind
 from tallystick.telemetry.log import encode_log
+from tallystick.worker.papers import RunPapers, record_in
+from tests.support.documents import example_facts
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 SIGNER = SigningKey.from_seed(bytes(range(32)))
 STRANGER = SigningKey.from_seed(bytes(range(1, 33)))
+AUDIT_KEY = AuditKey(bytes(range(100, 132)))
+#: Stands for the private opening, which has no file of its own.
+OPENING = "opening"
 TRUST = TrustPolicy.for_keys([SIGNER.public])
 PROMPT = "What does a tally stick prove? 割り符 🪵"
 OUTPUT = b"That both halves were one."
@@ -94,12 +129,12 @@ def make_generation(**changes: Any) -> Generation:
         sampled_ids=SAMPLED_IDS,
         output=base64.b64encode(OUTPUT).decode(),
         stop_reason="end_of_generation",
-        context_tokens=64,
+        context_tokens=256,
         layers=LAYERS,
         state_root=fake_digest("root"),
         state_leaves=leaves,
         leaf_checks=base64.b64encode(bytes(range(4 * leaves))).decode(),
-        **no_evidence(),
+        **{**no_evidence(), "worker_state_root": fake_digest("worker's root")},
         self_check="not_run",
         timings=Timings(load=5_000_000, prefill=7_000_000, decode=9_000_000, seal=0),
         rss_before=20_000_000,
@@ -208,6 +243,53 @@ def make_events(tokens: int) -> list[Event]:
     ]
 
 
+def make_manifest(
+    runtime_class: RuntimeClass | None = None, generation: Generation | None = None
+) -> RuntimeManifest:
+    """Return the manifest of a test set: the model has as many layers as the result says."""
+    result = generation or make_generation()
+    facts = replace(
+        example_facts(),
+        layers=result.layers,
+        context_train=4096,
+        chat_template_digest=fake_digest("template"),
+    )
+    return build_manifest(
+        PinnedFacts(facts, fake_digest("model"), 123_456_789, None),
+        Runtime(
+            make_engine(), runtime_class or make_class(), result.platform, result.context_tokens
+        ),
+    )
+
+
+def random_bytes(label: str, length: int) -> bytes:
+    """Return bytes that stand for ``length`` random ones."""
+    blocks = (sha256(f"{label} {block}".encode()) for block in range(-(-length // 32)))
+    return b"".join(blocks)[:length]
+
+
+def make_papers(
+    run: InferenceRun, manifest: RuntimeManifest, key: SigningKey, label: str = "papers"
+) -> RunPapers:
+    """Return the papers of a self-scheduled run; another ``label`` makes other secrets."""
+    secrets = JobSecrets.of(random_bytes(label, JOB_SECRETS_BYTES))
+    papers = self_local_papers(
+        secrets,
+        self_local_credential(secrets, key.public.raw, _START_NS // 1_000_000),
+        run,
+        model_profile_id=manifest.model_profile_id,
+        max_prefill_tokens=4096,
+    )
+    return RunPapers(papers, secrets.prompt_nonce, secrets.output_nonce)
+
+
+@cache
+def record_anywhere(entry: StateEntry) -> bytes:
+    """Accept one receipt into a store of its own and return the store's bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        return record_in(Path(folder))(entry)
+
+
 def make_set(
     run: InferenceRun | None = None,
     generation: Generation | None = None,
@@ -216,17 +298,34 @@ def make_set(
     runtime_class: RuntimeClass | None = None,
     facts: SupervisorFacts | None = None,
     telemetry: bytes | None = None,
+    label: str = "papers",
 ) -> BuiltSet:
     """Build one valid set."""
     result = generation or make_generation()
+    runtime = runtime_class or make_class()
+    declared = run or make_run()
+    manifest = make_manifest(runtime, result)
+    papers = make_papers(declared, manifest, key, label)
     return build_set(
-        run or make_run(),
-        result,
-        runtime_class=runtime_class or make_class(),
-        engine=make_engine(),
-        facts=facts or make_facts(),
-        telemetry=telemetry or encode_log(make_events(len(result.sampled_ids))),
-        signing_key=key,
+        SetInputs(
+            run=declared,
+            generation=result,
+            runtime_class=runtime,
+            engine=make_engine(),
+            manifest=manifest,
+            papers=papers.papers,
+            facts=facts or make_facts(),
+            telemetry=telemetry or encode_log(make_events(len(result.sampled_ids))),
+        ),
+        Sealing(
+            AUDIT_KEY,
+            random_bytes(f"{label} salt", 32),
+            random_bytes(f"{label} nonce", 24),
+            papers.prompt_nonce,
+            papers.output_nonce,
+        ),
+        key,
+        record_anywhere,
     )
 
 
@@ -238,7 +337,7 @@ def make_ordinary() -> BuiltSet:
         prompt_ids=tuple(range(1000, 1000 + prompt)),
         sampled_ids=tuple(range(2000, 2000 + sampled)),
         output=base64.b64encode(b"word " * sampled).decode(),
-        context_tokens=512,
+        context_tokens=1280,
         layers=layers,
         state_leaves=leaves,
         leaf_checks=base64.b64encode(bytes(4 * leaves)).decode(),
@@ -248,7 +347,11 @@ def make_ordinary() -> BuiltSet:
 
 @dataclass(frozen=True, slots=True)
 class Forger:
-    """An attacker who edits one document of a set and makes every digest agree again."""
+    """An attacker who edits one document of a set and makes every digest agree again.
+
+    He holds the audit key, so that the bundle can be sealed anew; not the worker's signing key,
+    unless one is given.
+    """
 
     files: Mapping[str, bytes]
 
@@ -257,9 +360,43 @@ class Forger:
         """The id of the untouched set."""
         return next(name for name in self.files if name.endswith(MARKER.suffix))[:32]
 
+    def data(self, kind: MemberKind) -> bytes:
+        """Return the bytes of one member."""
+        return self.files[kind.name(self.set_id)]
+
     def document(self, suffix: str) -> Any:
-        """Return one member as a JSON value of its own."""
+        """Return one member as a JSON value of its own; ``OPENING`` is inside the bundle."""
+        if suffix == OPENING:
+            return parse_strict(self.private.opening, max_bytes=1 << 26)
         return parse_strict(self.files[self.set_id + suffix], max_bytes=1 << 26)
+
+    @property
+    def envelope(self) -> Envelope:
+        """The sealed bundle."""
+        return parse(self.data(BUNDLE))
+
+    @property
+    def private(self) -> BundlePrivate:
+        """The private part of the bundle."""
+        return decode_private(open_with(self.envelope, AUDIT_KEY))
+
+    def sealed(
+        self, private: BundlePrivate | None = None, public: BundlePublic | None = None
+    ) -> bytes:
+        """Return the bundle with other parts, sealed with the right key and the same header."""
+        envelope = self.envelope
+        return seal(
+            envelope.public if public is None else encode_public(public),
+            encode_private(private or self.private),
+            receipt_binding=envelope.receipt_binding if public is None else public.receipt_binding,
+            key=AUDIT_KEY,
+            salt=envelope.salt,
+            nonce=envelope.nonce,
+        )
+
+    def with_opening(self, value: Any) -> dict[str, bytes]:
+        """Return the set whose bundle holds the opening ``value``."""
+        return self.with_member(BUNDLE, self.sealed(replace(self.private, opening=jcs(value))))
 
     def with_receipt(self, value: Any, *, key: SigningKey | None = None) -> dict[str, bytes]:
         """Return a set around the receipt ``value``: renamed, opening and marker adapted.
@@ -269,9 +406,13 @@ class Forger:
         receipt_bytes = jcs(value)
         core, observed = sha256(jcs(value["core"])), sha256(jcs(value["observed"]))
         digest = format_digest(domain_hash("geoai.receipt", 1, [core, observed]))
-        opening = self.document(OPENING.suffix)
+        opening = self.document(OPENING)
         opening["receipt_digest"] = digest
-        envelopes = self.files[self.set_id + ENVELOPES.suffix]
+        public = self.document(PUBLIC_JSON.suffix)
+        public["receipt_digest"], public["core_digest"] = digest, format_digest(core)
+        bundle = self.sealed(replace(self.private, opening=jcs(opening)))
+        public["verification_bundle_id"] = format_digest(bundle_id(bundle))
+        envelopes = self.data(ENVELOPES)
         if key is not None:
             receipt = decode_bytes(Receipt, receipt_bytes, max_bytes=1 << 20)
             statement = execution_statement(receipt, receipt_bytes)
@@ -279,38 +420,39 @@ class Forger:
         return reseal(
             digest,
             {
-                RECEIPT.suffix: receipt_bytes,
-                TELEMETRY.suffix: self.files[self.set_id + TELEMETRY.suffix],
-                ENVELOPES.suffix: envelopes,
-                OPENING.suffix: jcs(opening),
+                **{kind: self.data(kind) for kind in MEMBERS},
+                RECEIPT: receipt_bytes,
+                PUBLIC_JSON: jcs(public),
+                ENVELOPES: envelopes,
+                BUNDLE: bundle,
             },
         )
 
-    def with_member(self, suffix: str, data: bytes) -> dict[str, bytes]:
+    def with_member(self, kind: MemberKind, data: bytes) -> dict[str, bytes]:
         """Return the set with one member replaced and the marker adapted."""
-        contents = {kind.suffix: self.files[self.set_id + kind.suffix] for kind in MEMBERS}
-        marker = decode_bytes(ReceiptSet, self.files[self.set_id + MARKER.suffix], max_bytes=65536)
-        return reseal(marker.receipt_digest, {**contents, suffix: data}, set_id=self.set_id)
+        contents = {kind: self.data(kind) for kind in MEMBERS}
+        marker = decode_bytes(ReceiptSet, self.data(MARKER), max_bytes=65536)
+        return reseal(marker.receipt_digest, {**contents, kind: data}, set_id=self.set_id)
 
 
 def reseal(
-    receipt_digest: str, contents: Mapping[str, bytes], *, set_id: str | None = None
+    receipt_digest: str, contents: Mapping[MemberKind, bytes], *, set_id: str | None = None
 ) -> dict[str, bytes]:
     """Return files by name under the right id, with a completion marker that fits them."""
     name = set_id or digests.receipt_id(receipt_digest)
-    files = {name + suffix: data for suffix, data in contents.items()}
+    files = {kind.name(name): data for kind, data in contents.items()}
     marker = {
         "schema": "misaka.palw.receipt-set.v2",
         "producer": PRODUCER,
         "receipt_digest": receipt_digest,
         "members": [
             {
-                "name": name + kind.suffix,
-                "digest": format_digest(sha256(contents[kind.suffix])),
+                "name": kind.name(name),
+                "digest": format_digest(sha256(contents[kind])),
                 "visibility": kind.visibility,
             }
             for kind in MEMBERS
         ],
     }
-    files[name + MARKER.suffix] = jcs(marker)  # type: ignore[arg-type]
+    files[MARKER.name(name)] = jcs(marker)  # type: ignore[arg-type]
     return files

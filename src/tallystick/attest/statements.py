@@ -13,7 +13,7 @@ from tallystick.canonical.hashing import parse_digest, sha256
 from tallystick.canonical.json import JSONValue, jcs, parse_canonical, shorten
 from tallystick.contracts import digests
 from tallystick.contracts.codec import encode
-from tallystick.contracts.layout import RECEIPT, TELEMETRY
+from tallystick.contracts.layout import COMPUTE_RECEIPT, RECEIPT, TELEMETRY
 from tallystick.contracts.receipt import Core, EgressAudit, Observed, Receipt
 from tallystick.errors import EvidenceError
 
@@ -73,7 +73,7 @@ def _statement(claim: ExecutionClaim, receipt: Receipt, receipt_bytes: bytes) ->
     name = digests.receipt_id(claim.receipt_digest)
     return {
         "_type": STATEMENT_TYPE,
-        "subject": _subjects(claim, receipt.core, name, receipt_bytes),
+        "subject": _subjects(claim, receipt, name, receipt_bytes),
         "predicateType": PROVENANCE_TYPE,
         "predicate": {
             "buildDefinition": _build_definition(claim, receipt.core, receipt.observed),
@@ -83,15 +83,17 @@ def _statement(claim: ExecutionClaim, receipt: Receipt, receipt_bytes: bytes) ->
 
 
 def _subjects(
-    claim: ExecutionClaim, core: Core, name: str, receipt_bytes: bytes
+    claim: ExecutionClaim, receipt: Receipt, name: str, receipt_bytes: bytes
 ) -> list[JSONValue]:
+    disclosed = receipt.core.disclosed
     subjects: list[JSONValue] = [
         {"name": "receipt", "digest": {RECEIPT_DIGEST_NAME: _hex(claim.receipt_digest)}},
         _resource("core", claim.core_digest),
         {"name": name + RECEIPT.suffix, "digest": {"sha256": sha256(receipt_bytes).hex()}},
+        _resource(name + COMPUTE_RECEIPT.suffix, receipt.observed.compute_receipt_digest),
     ]
-    if core.disclosed is not None:
-        subjects.append(_resource("output", core.disclosed.output_digest))
+    if disclosed is not None:
+        subjects.append(_resource("output", disclosed.output_digest))
     return subjects
 
 

@@ -8,12 +8,15 @@ said (IncomparableError, exit 3).
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from tallystick.attest.auditkeys import default_audit_key_path, read_audit_key
+from tallystick.attest.bundlekeys import AuditKey, BundleKey
 from tallystick.attest.trust import TrustPolicy
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.opening import Opening
@@ -44,16 +47,13 @@ from tallystick.models.registry import (
     resolve,
     resolved,
 )
-from tallystick.receipts.documents import find_id, read_documents
-from tallystick.receipts.steps_openings import check_openings
-from tallystick.receipts.steps_structure import check_structure
-from tallystick.receipts.verify import verify_set
+from tallystick.receipts.documents import SetDocuments, find_id, read_documents
+from tallystick.receipts.verify import VerifyContext, verify_with
 from tallystick.store.home import home as default_home
 from tallystick.store.home import user_path
 from tallystick.store.sets import read_set
 
 _CHECK = 4
-_NO_CREDENTIAL = "00" * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +106,22 @@ def replay(
     model: str,
     *,
     trust: TrustPolicy | None = None,
+    key: AuditKey | BundleKey | None = None,
     threads: int | None = None,
     home: Path | None = None,
     on_progress: OnProgress = no_progress,
 ) -> ReplayReport:
     """Re-execute the receipt at ``path`` on ``model`` (a name or a path) and compare.
 
-    Needs the private opening. With ``trust`` the signature is verified first. Raises
-    EvidenceError when the set does not hold or the model is another one, IncomparableError when
-    this machine cannot execute the receipt's runtime class, InputError without an opening.
+    The set is verified first, the signature against ``trust`` where it is given. ``key`` opens the
+    private half; None tries the data folder's audit key. Raises EvidenceError when the set does not
+    hold or the model is another one, IncomparableError when this machine cannot execute the
+    receipt's runtime class, InputError when the private half is withheld or locked.
     """
     where = home or default_home()
-    files = read_set(path).files
-    receipt, opening, digest, core_digest = _opened(files, trust)
-    core = receipt.core
+    held = _open(read_set(path).files, trust, key or _known_key(where))
+    documents, opening = held.documents, held.opening
+    receipt, core = documents.receipt, documents.receipt.core
     _require_model(core, model, where, on_progress)
     engine = find_engine(where)
     _require_engine(core, engine)
@@ -134,7 +136,7 @@ def replay(
             run=opening.request,
             row_class=core.runtime_class.decode_class,
             claimed_ids=opening.sampled_ids,
-            credential_id=_NO_CREDENTIAL,
+            credential_id=documents.compute.body.worker_credential_id.hex(),
             renderer=receipt.observed.host.renderer,
         )
         outcome = run_job(
@@ -144,8 +146,8 @@ def replay(
     found_run = outcome.generation()
     require_renderer(receipt.observed.host.renderer, opening, found_run)
     return ReplayReport(
-        receipt_digest=digest,
-        core_digest=core_digest,
+        receipt_digest=documents.receipt_digest,
+        core_digest=documents.core_digest,
         sampled=core.sampled_tokens,
         exact=_exact_positions(core, opening, found_run),
         rows=core.prompt_tokens + core.sampled_tokens - 1,
@@ -156,22 +158,40 @@ def replay(
     )
 
 
-def _opened(
-    files: Mapping[str, bytes], trust: TrustPolicy | None
-) -> tuple[Receipt, Opening, str, str]:
-    """Check the set as `verify` does, its signature only when trust is given."""
-    if trust is not None:
-        verify_set(files, trust, now=datetime.now(UTC)).require()
-    documents = read_documents(files, find_id(files))
-    check_structure(documents)
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A set that holds, its private half open."""
+
+    documents: SetDocuments
+    opening: Opening
+
+
+def _open(
+    files: Mapping[str, bytes], trust: TrustPolicy | None, key: AuditKey | BundleKey | None
+) -> _Opened:
+    """Check the set as `verify` does: signed by whom trust names, else by its own worker."""
+    documents = read_documents(files, find_id(files), key)
     if documents.opening is None:
         raise InputError(
-            "a replay needs the private opening of the receipt",
-            expected="the <id>.opening file beside the receipt",
-            hint="ask the holder of the receipt for it",
+            "a replay needs the private half of the receipt",
+            expected="the sealed bundle beside the receipt, and the key that opens it",
+            found="no bundle" if documents.bundle is None else "a bundle, and no key",
+            hint="ask the holder of the receipt for both; give the key with --bundle-key-file",
         )
-    check_openings(documents, documents.opening)
-    return documents.receipt, documents.opening, documents.receipt_digest, documents.core_digest
+    context = VerifyContext(
+        trust=trust,
+        now=datetime.now(UTC),
+        key=key,
+        network_id=documents.compute.body.network_id,
+    )
+    verify_with(files, context).require()
+    return _Opened(documents, documents.opening)
+
+
+def _known_key(home: Path) -> AuditKey | None:
+    """Return the data folder's own audit key, if there is one: most replays are of own runs."""
+    path = default_audit_key_path(home)
+    return read_audit_key(path) if os.path.lexists(path) else None
 
 
 def _require_model(core: Core, model: str, home: Path, on_progress: OnProgress) -> None:

@@ -57,6 +57,8 @@ VERBS: Final = (
     Verb("inspect", "tallystick.cli.inspect", "Show what a receipt says, without judging it."),
     Verb("observe", "tallystick.cli.observe", "Stream the operations of a run as JSON lines."),
     Verb("diff", "tallystick.cli.diff", "Compare two receipts field by field."),
+    Verb("match", "tallystick.cli.match", "Hold two receipts against each other as replicas."),
+    Verb("job", "tallystick.cli.job", "Order a job for several workers; execute a slot of one."),
     Verb("model", "tallystick.cli.model", "Pull, add, list, check and calibrate models."),
     Verb("units", "tallystick.cli.units", "Price token counts of a model in compute units."),
     Verb("keys", "tallystick.cli.keys", "Make signing keys and show public keys."),

@@ -52,6 +52,22 @@ def trust_policy_option(function: F) -> F:
     )(function)
 
 
+def bundle_key_options(function: F) -> F:
+    """Add the keys of a bundle; the verb gets ``audit_key_file`` and ``bundle_key_file``."""
+    function = click.option(
+        "--bundle-key-file",
+        type=PATH,
+        metavar="FILE",
+        help="32 raw bytes that open this one bundle, as handed to an auditor.",
+    )(function)
+    return click.option(
+        "--audit-key-file",
+        type=PATH,
+        metavar="FILE",
+        help="32 raw bytes that open the owner's bundles.",
+    )(function)
+
+
 def threads_option(function: F) -> F:
     """Add ``--threads``; the verb receives ``threads: int | None``."""
     return click.option(

@@ -11,6 +11,7 @@ import click
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import (
     PATH,
+    bundle_key_options,
     json_option,
     key_option,
     model_option,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @model_option
 @key_option
 @trust_policy_option
+@bundle_key_options
 @threads_option
 @json_option
 @click.pass_context
@@ -39,24 +41,30 @@ def command(
     model: str,
     key: Sequence[Path],
     trust_policy: Path | None,
+    audit_key_file: Path | None,
+    bundle_key_file: Path | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
     """Execute the receipt at PATH again on MODEL and compare every token and state.
 
-    Needs the private <id>.opening beside the receipt. The signature is verified too when --key or
-    --trust-policy is given.
+    Needs the sealed bundle beside the receipt and the key that opens it; without one of the key
+    options your own audit key is tried. The signature is held against --key or --trust-policy when
+    they are given, else against the key in the bundle.
 
     Exit status: 0 every bit is equal, 1 something differs (and where), 3 this machine cannot
     execute the receipt's runtime class, so nothing is said.
     """
     require_engine()
     from tallystick.audit.replay import replay
-    from tallystick.receipts.files import load_trust
+    from tallystick.receipts.files import load_bundle_key, load_trust
 
     trust = load_trust(key, trust_policy) if key or trust_policy else None
+    opener = load_bundle_key(audit_key_file, bundle_key_file, path if path.is_dir() else None)
     with WorkProgress() as progress:
-        report = replay(path, model, trust=trust, threads=threads, on_progress=progress.update)
+        report = replay(
+            path, model, trust=trust, key=opener, threads=threads, on_progress=progress.update
+        )
     emit(_document(report), as_json=as_json, text=words(report))
     context.exit(report.exit_code)
 
@@ -84,7 +92,7 @@ def words(report: ReplayReport) -> str:
     if report.states == "not_committed":
         lines.append("  the receipt commits to no states: only tokens and output were compared")
     if report.signature == "not_checked":
-        lines.append("  signature: not checked (give --key or --trust-policy)")
+        lines.append("  signature: by the key in the bundle; --key or --trust-policy says whose")
     seconds = report.replay_ns / 1e9
     lines.append(f"  {report.rows} rows in {seconds:.2f} s")
     return "\n".join(lines)

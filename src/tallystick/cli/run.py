@@ -49,10 +49,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--evidence",
-    type=click.Choice(["states", "none"]),
-    default="states",
-    show_default=True,
-    help="What is committed to about the computation, beyond input and output.",
+    metavar="PARTS",
+    help="What is committed to about the computation: states, graph, gemm (joined by commas), or"
+    " none. Default: states, or gemm with --policy sequential.",
 )
 @click.option("--self-check", is_flag=True, help="Re-execute in one pass before signing.")
 @click.option(
@@ -80,6 +79,12 @@ if TYPE_CHECKING:
     "--key", "key_file", type=PATH, metavar="FILE", help="Private key that signs. Default: yours."
 )
 @passphrase_options
+@click.option(
+    "--audit-key-file",
+    type=PATH,
+    metavar="FILE",
+    help="32 raw bytes that seal the private half, outside the output. Default: yours.",
+)
 @threads_option
 @json_option
 def command(
@@ -92,7 +97,7 @@ def command(
     system: str | None,
     chat_clock: int | None,
     policy: str,
-    evidence: str,
+    evidence: str | None,
     self_check: bool,
     temperature: str,
     seed: int | None,
@@ -101,6 +106,7 @@ def command(
     key_file: Path | None,
     passphrase_prompt: bool,
     passphrase_file: Path | None,
+    audit_key_file: Path | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -117,14 +123,16 @@ def command(
     from tallystick.worker.request import RunOptions
     from tallystick.worker.run import run
 
-    passphrase = passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
+    signer = SignerChoice(
+        key_file, passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
+    )
     if policy == "sequential" and prompt is not None:
         raise UsageError(
             "the sequential policy takes its prompt from a pipe or a file",
             expected="--prompt-stdin or --prompt-file",
         )
     options = RunOptions(
-        prompt=_read_prompt(prompt, prompt_stdin, prompt_file),
+        prompt=read_prompt(prompt, prompt_stdin, prompt_file),
         chat="template" if chat else "raw",
         system=system,
         clock=chat_clock,
@@ -132,7 +140,7 @@ def command(
         temperature=temperature,
         seed=seed,
         policy=policy,
-        evidence=() if evidence == "none" else ("states",),
+        evidence=evidence_parts(evidence),
         disclosure=disclosure,
         self_check="yes" if self_check else "no",
         threads=threads,
@@ -143,14 +151,20 @@ def command(
             model,
             options,
             output_dir=output_dir,
-            signer=SignerChoice(key_file, passphrase),
+            signer=signer,
+            audit_key=audit_key_file,
             on_text=stream.write,
             on_progress=progress.update,
         )
     stream.end()
-    if as_json:
-        emit_json(_document(result))
-    _notes(result)
+    show(result, as_json=as_json)
+
+
+def evidence_parts(text: str | None) -> tuple[str, ...] | None:
+    """Return ``--evidence`` as parts, None when it was not given; "none" is no part."""
+    if text is None:
+        return None
+    return () if text == "none" else tuple(part.strip() for part in text.split(","))
 
 
 class Stream:
@@ -178,7 +192,8 @@ class Stream:
             sys.stdout.flush()
 
 
-def _read_prompt(argument: str | None, stdin: bool, file: Path | None) -> str:
+def read_prompt(argument: str | None, stdin: bool, file: Path | None) -> str:
+    """Return the prompt from the one place where it was given."""
     from tallystick.worker.request import MAX_PROMPT_BYTES, decode_prompt
 
     given = [argument is not None, stdin, file is not None]
@@ -208,6 +223,7 @@ def _document(result: RunResult) -> JSONValue:
     core = result.receipt.core
     return {
         "receipt_id": result.receipt_id,
+        "compute_receipt_id": result.compute_receipt_id,
         "receipt_digest": result.receipt_digest,
         "core_digest": result.core_digest,
         "directory": str(result.directory),
@@ -216,14 +232,22 @@ def _document(result: RunResult) -> JSONValue:
         "prompt_tokens": core.prompt_tokens,
         "sampled_tokens": core.sampled_tokens,
         "stop_reason": core.stop_reason,
+        "canonical_compute_units": str(core.canonical_compute_units),
         "seed": None if result.seed is None else str(result.seed),
         "signer": result.signer,
     }
 
 
-def _notes(result: RunResult) -> None:
+def show(result: RunResult, *, as_json: bool) -> None:
+    """Show a finished run whose text is already out."""
+    if as_json:
+        emit_json(_document(result))
     if result.default_key_created:
         note(f"made a signing key, because there was none: {result.signer}")
+    if result.default_audit_key_created:
+        note(
+            "made an audit key, because there was none: it opens the private half of your receipts"
+        )
     if result.seed is not None:
         note(f"seed      {result.seed}")
     note(f"receipt   {result.receipt_digest}")

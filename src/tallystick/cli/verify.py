@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
@@ -10,11 +11,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tallystick.cli.options import PATH, json_option, key_option, trust_policy_option
+from tallystick.cli.options import (
+    PATH,
+    bundle_key_options,
+    json_option,
+    key_option,
+    trust_policy_option,
+)
 from tallystick.cli.output import emit, printable
+from tallystick.contracts.commitments import local_network_id
 from tallystick.errors import UsageError
-from tallystick.receipts.files import PathOutcome, VerificationRun, load_trust, verify_paths
-from tallystick.receipts.report import Status, Step, VerificationReport, as_document
+from tallystick.receipts.files import (
+    Checks,
+    NamedFiles,
+    PathOutcome,
+    VerificationRun,
+    load_bundle_key,
+    load_trust,
+    verify_all,
+    verify_named,
+)
+from tallystick.receipts.report import Status, Step, TrustScope, VerificationReport, as_document
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
@@ -23,13 +40,23 @@ _WORDS = {Status.PASSED: "passed", Status.FAILED: "FAILED", Status.NOT_CHECKED: 
 
 
 @click.command(name="verify")
-@click.argument("paths", type=PATH, nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", type=PATH, nargs=-1, metavar="[PATH...]")
 @key_option
 @trust_policy_option
+@bundle_key_options
+@click.option("--receipt", type=PATH, metavar="FILE", help="<id>.palw, with the next three.")
+@click.option("--bundle", type=PATH, metavar="FILE", help="<id>.palw.bundle of that receipt.")
+@click.option("--public-json", type=PATH, metavar="FILE", help="<id>.json of that receipt.")
+@click.option("--state-db", type=PATH, metavar="FILE", help="palw-state.sqlite3 beside it.")
+@click.option(
+    "--network",
+    metavar="HEX",
+    help="Network id (64 hex digits) whose receipts count. Default: the local network.",
+)
 @click.option(
     "--now",
     metavar="TIME",
-    help="Verify as of this time (RFC 3339, with a zone) instead of the current one.",
+    help="Verify as of this time (RFC 3339, with a zone), the receipt's window included.",
 )
 @json_option
 @click.pass_context
@@ -38,19 +65,67 @@ def command(
     paths: Sequence[Path],
     key: Sequence[Path],
     trust_policy: Path | None,
+    audit_key_file: Path | None,
+    bundle_key_file: Path | None,
+    receipt: Path | None,
+    bundle: Path | None,
+    public_json: Path | None,
+    state_db: Path | None,
+    network: str | None,
     now: str | None,
     as_json: bool,
 ) -> None:
     """Check artifact sets offline: bytes, signatures and bindings, in numbered steps.
 
-    PATH is a directory of sets, or the <id>.geoai.json or <id>.complete of one. There is no default
-    trust: name the signer's public key with --key, or a --trust-policy.
+    PATH is a directory of sets, or one file of a set; or name the files of one set with --receipt,
+    --bundle, --public-json and --state-db. There is no default trust: name the signer's public key
+    with --key, or a --trust-policy. With the bundle's key the private half is checked too; with
+    that key alone, the signer's key is taken out of the bundle (embedded_local_snapshot).
 
     Exit status: 0 every set holds, 1 one does not, 4 there was nothing to judge.
     """
-    run = verify_paths(paths, load_trust(key, trust_policy), now=_moment(now))
+    named = _named(receipt, bundle, public_json, state_db)
+    if named is not None and paths:
+        raise UsageError("name a set by its path or by its files, not both")
+    opener = load_bundle_key(audit_key_file, bundle_key_file, _outside(named, paths))
+    if named is not None and opener is None:
+        raise UsageError(
+            "a set named by its files needs the key of its bundle",
+            expected="--audit-key-file or --bundle-key-file",
+        )
+    trust = None if opener and not key and trust_policy is None else load_trust(key, trust_policy)
+    checks = Checks(trust, opener, _moment(now), _network(network))
+    run = verify_all(paths, checks) if named is None else verify_named(named, checks)
     emit(_document(run), as_json=as_json, text="\n\n".join(map(_words, run.outcomes)))
     context.exit(run.exit_code)
+
+
+def _named(
+    receipt: Path | None, bundle: Path | None, public_json: Path | None, state_db: Path | None
+) -> NamedFiles | None:
+    if receipt and bundle and public_json and state_db:
+        return NamedFiles(receipt, bundle, public_json, state_db)
+    if receipt or bundle or public_json or state_db:
+        raise UsageError(
+            "the files of a set are named all or not at all",
+            expected="--receipt, --bundle, --public-json and --state-db",
+        )
+    return None
+
+
+def _outside(named: NamedFiles | None, paths: Sequence[Path]) -> Path | None:
+    """The directory of the set: a key that lies in it would be handed out with it."""
+    if named is not None:
+        return named.receipt.parent
+    return paths[0] if len(paths) == 1 and paths[0].is_dir() else None
+
+
+def _network(text: str | None) -> bytes:
+    if text is None:
+        return local_network_id()
+    if re.fullmatch(r"[0-9a-f]{64}", text) is None:
+        raise UsageError("--network is no network id", expected="64 lower-case hex digits")
+    return bytes.fromhex(text)
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -86,7 +161,7 @@ def _outcome(outcome: PathOutcome) -> JSONValue:
     # as_document gives a JSON value; that its "steps" are objects is known here, not to the types.
     for step, entry in zip(report.steps, document["steps"], strict=True):  # type: ignore[arg-type]
         entry["name"] = step.name  # type: ignore[index,call-overload]
-    return {"path": path, "verdict": _verdict(report), **document}
+    return {"path": path, "verdict": _verdict(report), "status": report.status, **document}
 
 
 def _verdict(report: VerificationReport) -> str:
@@ -99,9 +174,36 @@ def _words(outcome: PathOutcome) -> str:
     report = outcome.report
     name = report.receipt_digest or report.set_id
     lines = [f"{_verdict(report)}  {name}", *_step_lines(report.steps)]
+    lines += _restoration_lines(report)
+    if report.trust_scope is not None:
+        lines.append(f"status={report.status} trust_scope={report.trust_scope}")
+        lines += [f"  {line}" for line in _scope_words(report)]
     lines += _list("What this proves:", report.proves)
     lines += _list("What it does not prove:", report.does_not_prove)
     return "\n".join(lines)
+
+
+def _restoration_lines(report: VerificationReport) -> Iterator[str]:
+    found = report.restoration
+    if report.trust_scope is None and found.status is Status.NOT_CHECKED:
+        return
+    yield f"  state  {_WORDS[found.status]:<11}  {found.detail}"
+    for word, value in (("expected", found.expected), ("found", found.found)):
+        if value is not None:
+            yield f"{'':>22}{word}: {value}"
+
+
+def _scope_words(report: VerificationReport) -> Iterator[str]:
+    """Explain both words of the status line."""
+    if report.status == "local_restored":
+        yield "local_restored: the state store beside the set accepted this very receipt."
+    elif report.status == "verified":
+        yield "verified: every step that could be checked holds; the state store was not compared."
+    if report.trust_scope is TrustScope.EMBEDDED:
+        yield "embedded_local_snapshot: the signer's key came out of the bundle itself. The set is"
+        yield "the one that was sealed with your key; who made it is for --key or a policy to say."
+    else:
+        yield "given_keys: signed by a key that you named."
 
 
 def _step_lines(steps: Sequence[Step]) -> Iterator[str]:

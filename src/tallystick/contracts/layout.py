@@ -20,25 +20,36 @@ _NAME = re.compile(r"([0-9a-f]{32})(\.[a-z][a-z.]{0,40})")
 
 @dataclass(frozen=True, slots=True)
 class MemberKind:
-    """One kind of file: its suffix after ``<id>``, who may read it, its largest size in bytes."""
+    """One kind of file: who may read it, and its largest size in bytes.
+
+    ``suffix`` comes after ``<id>``; the state store has a name of its own instead, ``shared``.
+    """
 
     suffix: str
     visibility: Visibility
     max_bytes: int
+    shared: str | None = None
 
     @property
     def mode(self) -> int:
         """The exact permission bits of such a file."""
         return PUBLIC_MODE if self.visibility == "public" else PRIVATE_MODE
 
+    def name(self, set_id: str) -> str:
+        """Return the name of this file in the set ``set_id``."""
+        return self.shared or set_id + self.suffix
 
+
+COMPUTE_RECEIPT: Final = MemberKind(".palw", "public", 4096)
+PUBLIC_JSON: Final = MemberKind(".json", "public", 256 * 1024)
 RECEIPT: Final = MemberKind(".geoai.json", "public", 256 * 1024)
 TELEMETRY: Final = MemberKind(".telemetry.jsonl", "public", 1024 * 1024)
 ENVELOPES: Final = MemberKind(".intoto.jsonl", "public", 1024 * 1024)
-OPENING: Final = MemberKind(".opening", "private", 64 * 1024 * 1024)
+BUNDLE: Final = MemberKind(".palw.bundle", "private", 64 * 1024 * 1024)
+STATE: Final = MemberKind("", "private", 64 * 1024 * 1024, shared="palw-state.sqlite3")
 MARKER: Final = MemberKind(MARKER_SUFFIX, "public", MAX_MARKER)
 # In this order the marker names them; every one of them is part of every set.
-MEMBERS: Final = (RECEIPT, TELEMETRY, ENVELOPES, OPENING)
+MEMBERS: Final = (COMPUTE_RECEIPT, PUBLIC_JSON, RECEIPT, TELEMETRY, ENVELOPES, BUNDLE, STATE)
 
 
 def split_name(name: str) -> tuple[str, str] | None:

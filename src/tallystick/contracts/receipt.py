@@ -78,7 +78,7 @@ class Core:
     disclosure: Disclosure
     disclosed: Disclosed | None
     evidence: Evidence
-    canonical_compute_units: U64 | None
+    canonical_compute_units: U64
     stop_reason: Annotated[str, OneOf(("length", "end_of_generation"))]
     status: Annotated[str, OneOf(("complete",))]
 
@@ -158,7 +158,7 @@ class Observed:
     dropped_events: U64
     telemetry_digest: Digest
     self_check: Annotated[str, OneOf(("not_run", "passed"))]
-    compute_receipt_digest: Digest | None
+    compute_receipt_digest: Digest
     exec_envelope_digest: Digest | None
     worker_state_root: Digest | None
     worker_id: ShortText

@@ -5,37 +5,69 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tallystick.attest.bundlekeys import AuditKey, BundleKey
 from tallystick.canonical.hashing import format_digest, sha256
+from tallystick.contracts.bundle import (
+    MAX_BUNDLE,
+    BundlePrivate,
+    BundlePublic,
+    decode_private,
+    decode_public,
+    receipt_binding,
+)
 from tallystick.contracts.codec import decode_bytes
+from tallystick.contracts.compute_receipt import SignedReceipt, decode_strict
 from tallystick.contracts.digests import core_digest, observed_digest, receipt_digest_of, receipt_id
 from tallystick.contracts.layout import (
+    BUNDLE,
+    COMPUTE_RECEIPT,
     ENVELOPES,
     MARKER,
     MEMBERS,
-    OPENING,
+    PUBLIC_JSON,
     RECEIPT,
     TELEMETRY,
     split_name,
 )
 from tallystick.contracts.opening import Opening, ReceiptSet
+from tallystick.contracts.public_receipt import PublicReceipt
 from tallystick.contracts.receipt import Receipt
 from tallystick.errors import EvidenceError, NothingToVerifyError
+from tallystick.receipts.sealing import Envelope, open_with, parse
 from tallystick.telemetry.log import TelemetryLog, parse_log
 
 
 @dataclass(frozen=True, slots=True)
+class OpenedBundle:
+    """A bundle's envelope and public part; ``private`` and ``opening`` are None while locked."""
+
+    envelope: Envelope
+    public: BundlePublic
+    private: BundlePrivate | None = field(repr=False)
+    opening: Opening | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class SetDocuments:
-    """One set, parsed and bound together by digests; ``opening`` is None when withheld."""
+    """One set, parsed and bound together by digests; ``bundle`` is None when withheld."""
 
     set_id: str
     receipt: Receipt
     receipt_bytes: bytes = field(repr=False)
     receipt_digest: str
     core_digest: str
+    compute: SignedReceipt
+    compute_bytes: bytes = field(repr=False)
+    public_json: PublicReceipt
     telemetry: TelemetryLog
     telemetry_digest: str
     envelopes: bytes = field(repr=False)
-    opening: Opening | None = field(repr=False)
+    bundle: OpenedBundle | None
+
+    @property
+    def opening(self) -> Opening | None:
+        """The private opening; None when the bundle is withheld or locked."""
+        return None if self.bundle is None else self.bundle.opening
 
 
 def find_id(files: Mapping[str, bytes]) -> str:
@@ -56,39 +88,74 @@ def find_id(files: Mapping[str, bytes]) -> str:
     return parts[0]
 
 
-def read_documents(files: Mapping[str, bytes], set_id: str) -> SetDocuments:
+def read_documents(
+    files: Mapping[str, bytes], set_id: str, key: AuditKey | BundleKey | None = None
+) -> SetDocuments:
     """1 structure and bounds: parse every member and check what names what.
 
-    Raises EvidenceError naming the file; NothingToVerifyError when a public file is missing.
+    ``key`` opens the private part of the bundle. Raises EvidenceError naming the file;
+    NothingToVerifyError when a public file is missing.
     """
-    marker_name = set_id + MARKER.suffix
+    marker_name = MARKER.name(set_id)
     marker = decode_bytes(
         ReceiptSet, files[marker_name], max_bytes=MARKER.max_bytes, where=marker_name
     )
     _check_members(marker, files, set_id)
     _check_digests(marker, files)
-    name = set_id + RECEIPT.suffix
+    name = RECEIPT.name(set_id)
     receipt_bytes = files[name]
     receipt = decode_bytes(Receipt, receipt_bytes, max_bytes=RECEIPT.max_bytes, where=name)
     core = core_digest(receipt.core)
     digest = receipt_digest_of(core, observed_digest(receipt.observed))
     _check_names(marker, set_id, digest)
-    telemetry = files[set_id + TELEMETRY.suffix]
+    compute_bytes = files[COMPUTE_RECEIPT.name(set_id)]
+    telemetry = files[TELEMETRY.name(set_id)]
     return SetDocuments(
         set_id=set_id,
         receipt=receipt,
         receipt_bytes=receipt_bytes,
         receipt_digest=digest,
         core_digest=core,
+        compute=decode_strict(compute_bytes),
+        compute_bytes=compute_bytes,
+        public_json=_read_public_json(files, set_id),
         telemetry=parse_log(telemetry),
         telemetry_digest=format_digest(sha256(telemetry)),
-        envelopes=files[set_id + ENVELOPES.suffix],
-        opening=_read_opening(files, set_id),
+        envelopes=files[ENVELOPES.name(set_id)],
+        bundle=_read_bundle(files, set_id, receipt_binding(compute_bytes), key),
     )
 
 
+def _read_public_json(files: Mapping[str, bytes], set_id: str) -> PublicReceipt:
+    name = PUBLIC_JSON.name(set_id)
+    return decode_bytes(PublicReceipt, files[name], max_bytes=PUBLIC_JSON.max_bytes, where=name)
+
+
+def _read_bundle(
+    files: Mapping[str, bytes], set_id: str, binding: bytes, key: AuditKey | BundleKey | None
+) -> OpenedBundle | None:
+    data = files.get(BUNDLE.name(set_id))
+    if data is None:
+        return None
+    envelope = parse(data)
+    if envelope.receipt_binding != binding:
+        raise EvidenceError(
+            "the bundle was sealed for another compute receipt",
+            expected=binding.hex(),
+            found=envelope.receipt_binding.hex(),
+        )
+    public = decode_public(envelope.public)
+    if key is None:
+        return OpenedBundle(envelope, public, None, None)
+    private = decode_private(open_with(envelope, key))
+    opening = decode_bytes(
+        Opening, private.opening, max_bytes=MAX_BUNDLE, where="opening in the bundle"
+    )
+    return OpenedBundle(envelope, public, private, opening)
+
+
 def _check_members(marker: ReceiptSet, files: Mapping[str, bytes], set_id: str) -> None:
-    expected = tuple((set_id + kind.suffix, kind.visibility) for kind in MEMBERS)
+    expected = tuple((kind.name(set_id), kind.visibility) for kind in MEMBERS)
     found = tuple((member.name, member.visibility) for member in marker.members)
     if found != expected:
         raise EvidenceError(
@@ -97,14 +164,14 @@ def _check_members(marker: ReceiptSet, files: Mapping[str, bytes], set_id: str) 
             found=", ".join(f"{name} ({visibility})" for name, visibility in found)[:400],
         )
     for kind in MEMBERS:
-        name = set_id + kind.suffix
+        name = kind.name(set_id)
         if kind.visibility == "public" and name not in files:
             raise NothingToVerifyError(
                 f"{name} is missing: the set is incomplete", hint="ask for all public files"
             )
         if len(files.get(name, b"")) > kind.max_bytes:
             raise EvidenceError(f"{name} is too large", expected=f"at most {kind.max_bytes} B")
-    foreign = sorted(set(files) - {name for name, _ in expected} - {set_id + MARKER.suffix})
+    foreign = sorted(set(files) - {name for name, _ in expected} - {MARKER.name(set_id)})
     if foreign:
         raise EvidenceError(
             f"{foreign[0]!a} is no member of the set", expected="only files the marker names"
@@ -138,11 +205,3 @@ def _check_names(marker: ReceiptSet, set_id: str, digest: str) -> None:
             expected=receipt_id(digest),
             found=set_id,
         )
-
-
-def _read_opening(files: Mapping[str, bytes], set_id: str) -> Opening | None:
-    name = set_id + OPENING.suffix
-    data = files.get(name)
-    if data is None:
-        return None
-    return decode_bytes(Opening, data, max_bytes=OPENING.max_bytes, where=name)

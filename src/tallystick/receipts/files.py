@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tallystick.attest.auditkeys import read_audit_key, read_bundle_key
+from tallystick.attest.bundlekeys import AuditKey, BundleKey
 from tallystick.attest.keyfiles import read_public_key
 from tallystick.attest.trust import MAX_POLICY_BYTES, TrustPolicy
+from tallystick.contracts.bundle import decode_public
+from tallystick.contracts.commitments import local_network_id
+from tallystick.contracts.layout import BUNDLE, COMPUTE_RECEIPT, PUBLIC_JSON, STATE, split_name
 from tallystick.errors import (
     EvidenceError,
     InputError,
@@ -16,9 +22,12 @@ from tallystick.errors import (
     NoTrustError,
     UsageError,
 )
-from tallystick.receipts.report import VerificationReport
-from tallystick.receipts.verify import failed_report, verify_set
-from tallystick.store.sets import SetLocation, find_sets, load_set
+from tallystick.receipts.report import Restoration, Status, VerificationReport
+from tallystick.receipts.sealing import bundle_id, parse
+from tallystick.receipts.verify import VerifyContext, failed_report, verify_with
+from tallystick.store.sets import SetLocation, find_sets, load_set, require_kept_private
+from tallystick.store.state.entry import entry_of
+from tallystick.store.state.restore import restore_accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,41 +67,154 @@ class VerificationRun:
         return 0
 
 
-def verify_paths(
-    paths: Sequence[Path], trust: TrustPolicy, *, now: datetime | None = None
-) -> VerificationRun:
-    """Verify every set at ``paths``: directories, ``<id>.geoai.json`` or ``<id>.complete`` files.
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """How to verify: the fields of :class:`tallystick.receipts.verify.VerifyContext` but the time.
 
-    ``now`` (aware) defaults to the current time. Raises UsageError without paths, and NoTrustError
-    when ``trust`` cannot accept any execution link; everything else is an outcome.
+    ``now`` (aware) None is the current time, and then the compute receipt's window is held against
+    the epoch at which its worker verified it; a time that is given holds for the window too.
+    """
+
+    trust: TrustPolicy | None
+    key: AuditKey | BundleKey | None = None
+    now: datetime | None = None
+    network_id: bytes = field(default_factory=local_network_id)
+
+    def context(self) -> VerifyContext:
+        """Return what the verifier takes."""
+        return VerifyContext(
+            trust=self.trust,
+            now=self.now or datetime.now(UTC),
+            key=self.key,
+            window="bundle" if self.now is None else "now",
+            network_id=self.network_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """The four files of one set by name, as a caller spells them out."""
+
+    receipt: Path
+    bundle: Path
+    public_json: Path
+    state_db: Path
+
+
+def verify_paths(
+    paths: Sequence[Path],
+    trust: TrustPolicy | None,
+    *,
+    now: datetime | None = None,
+    key: AuditKey | BundleKey | None = None,
+) -> VerificationRun:
+    """Verify every set at ``paths`` as :func:`verify_all` does, with the common choices."""
+    return verify_all(paths, Checks(trust, key, now))
+
+
+def verify_all(paths: Sequence[Path], checks: Checks) -> VerificationRun:
+    """Verify every set at ``paths``: directories, or a file ``<id>...`` of a set.
+
+    Where a key opens the bundle and the state store is there, the store's row is compared too.
+    Raises UsageError without paths, and NoTrustError without trust and key; everything else is an
+    outcome.
     """
     if not paths:
         raise UsageError("nothing to verify was named", expected="at least one path")
-    moment = datetime.now(UTC) if now is None else now
+    context = checks.context()
     return VerificationRun(
-        tuple(outcome for path in paths for outcome in _verify_path(path, trust, moment))
+        tuple(outcome for path in paths for outcome in _verify_path(path, context))
     )
 
 
-def _verify_path(path: Path, trust: TrustPolicy, now: datetime) -> Iterator[PathOutcome]:
+def verify_named(files: NamedFiles, checks: Checks) -> VerificationRun:
+    """Verify the one set whose files are named one by one; all of them have to be there.
+
+    Besides what :func:`verify_all` does, the directory and every file must be the holder's own,
+    with exact modes. Raises UsageError when the names are not those of one set in one directory.
+    """
+    location = _location(files)
+    context = checks.context()
+    try:
+        require_kept_private(location)
+        outcome = _verify_location(files.receipt, location, context, whole=True)
+    except EvidenceError as error:
+        outcome = PathOutcome(files.receipt, failed_report(location.set_id, error), None)
+    except NothingToVerifyError as problem:
+        outcome = PathOutcome(files.receipt, None, problem)
+    return VerificationRun((outcome,))
+
+
+def _location(files: NamedFiles) -> SetLocation:
+    parts = split_name(files.receipt.name)
+    if parts is None or parts[1] != COMPUTE_RECEIPT.suffix:
+        raise UsageError(
+            "--receipt names no compute receipt",
+            expected=f"<id>{COMPUTE_RECEIPT.suffix}",
+            found=ascii(files.receipt.name[:80]),
+        )
+    set_id, directory = parts[0], files.receipt.parent
+    for option, path, kind in (
+        ("--bundle", files.bundle, BUNDLE),
+        ("--public-json", files.public_json, PUBLIC_JSON),
+        ("--state-db", files.state_db, STATE),
+    ):
+        if path.name != kind.name(set_id) or path.parent.resolve() != directory.resolve():
+            raise UsageError(
+                f"{option} is not the file of this set",
+                expected=os.fspath(directory / kind.name(set_id)),
+                found=os.fspath(path),
+            )
+    return SetLocation(directory, set_id)
+
+
+def _verify_path(path: Path, context: VerifyContext) -> Iterator[PathOutcome]:
     try:
         locations = find_sets(path)
     except NothingToVerifyError as problem:
         yield PathOutcome(path, None, problem)
         return
     for location in locations:
-        yield _verify_location(path, location, trust, now)
+        yield _verify_location(path, location, context)
 
 
 def _verify_location(
-    path: Path, location: SetLocation, trust: TrustPolicy, now: datetime
+    path: Path, location: SetLocation, context: VerifyContext, *, whole: bool = False
 ) -> PathOutcome:
     try:
-        return PathOutcome(path, verify_set(load_set(location).files, trust, now=now), None)
+        loaded = load_set(location)
+        if whole and loaded.withheld:
+            raise NothingToVerifyError(
+                f"{loaded.withheld[0]} cannot be read: the set is incomplete"
+            )
+        report = verify_with(loaded.files, context)
+        return PathOutcome(path, _restored(report, loaded.files, context), None)
     except EvidenceError as error:
         return PathOutcome(path, failed_report(location.set_id, error), None)
     except NothingToVerifyError as problem:
         return PathOutcome(path, None, problem)
+
+
+def _restored(
+    report: VerificationReport, files: Mapping[str, bytes], context: VerifyContext
+) -> VerificationReport:
+    """Compare the state store's row with what was verified, where both can be seen."""
+    state = files.get(STATE.name(report.set_id))
+    bundle = files.get(BUNDLE.name(report.set_id))
+    if not report.verified or context.key is None or state is None or bundle is None:
+        return report
+    entry = entry_of(
+        files[COMPUTE_RECEIPT.name(report.set_id)],
+        bundle_id=bundle_id(bundle),
+        verification_epoch=decode_public(parse(bundle).public).verification_epoch,
+    )
+    try:
+        restore_accepted(state, entry)
+    except EvidenceError as error:
+        failed = Restoration(Status.FAILED, error.message, error.expected, error.found)
+        return replace(report, restoration=failed, proves=(), does_not_prove=())
+    words = "the state store holds this receipt, value by value"
+    return replace(report, restoration=Restoration(Status.PASSED, words))
 
 
 def load_trust(keys: Sequence[Path], policy: Path | None) -> TrustPolicy:
@@ -112,6 +234,21 @@ def load_trust(keys: Sequence[Path], policy: Path | None) -> TrustPolicy:
             hint="`tallystick keys show` names the public key file of your own key",
         )
     return TrustPolicy.for_keys([read_public_key(key) for key in keys])
+
+
+def load_bundle_key(
+    audit: Path | None, bundle: Path | None, outside: Path | None
+) -> AuditKey | BundleKey | None:
+    """Return the key that the user named to open bundles, None for none.
+
+    Raises UsageError for both kinds, InputError for a file that is no such key or lies in the
+    directory ``outside``.
+    """
+    if audit is not None and bundle is not None:
+        raise UsageError("give an audit key or a bundle key, not both")
+    if audit is not None:
+        return read_audit_key(audit, outside)
+    return None if bundle is None else read_bundle_key(bundle, outside)
 
 
 def _read_policy(path: Path) -> bytes:

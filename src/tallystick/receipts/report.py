@@ -24,8 +24,6 @@ STEP_NAMES: Final = (
     "attestations and trust",
     "compute receipt against the core",
 )
-NO_COMPUTE_RECEIPT: Final = "no compute receipt in this set"
-OPENING_WITHHELD: Final = "private opening withheld"
 EARLIER_FAILURE: Final = "an earlier step failed"
 
 
@@ -35,6 +33,17 @@ class Status(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_CHECKED = "not_checked"
+
+
+class TrustScope(StrEnum):
+    """Whose word the verdict rests on.
+
+    ``embedded_local_snapshot``: the key came out of the bundle itself, so the set is shown to be
+    the one that its holder sealed, and nothing is said about who that is.
+    """
+
+    GIVEN = "given_keys"
+    EMBEDDED = "embedded_local_snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +72,24 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Restoration:
+    """Whether the state store beside the set holds the very receipt that was verified."""
+
+    status: Status
+    detail: str
+    expected: str | None = None
+    found: str | None = None
+
+
+NOT_RESTORED: Final = Restoration(Status.NOT_CHECKED, "no state store, or no key for the bundle")
+
+
+@dataclass(frozen=True, slots=True)
 class VerificationReport:
     """The verdict on one set, with the evidence for it.
 
     ``links`` names all three attestations, missing ones as ``missing``. ``egress`` says what is
-    known about the network, in words.
+    known about the network, in words. ``trust_scope`` is None for a set that does not hold.
     """
 
     set_id: str
@@ -76,6 +98,8 @@ class VerificationReport:
     core_digest: str | None = None
     links: tuple[Link, ...] = ()
     egress: str = ""
+    trust_scope: TrustScope | None = None
+    restoration: Restoration = NOT_RESTORED
     proves: tuple[str, ...] = ()
     does_not_prove: tuple[str, ...] = ()
 
@@ -86,10 +110,18 @@ class VerificationReport:
 
     @property
     def verified(self) -> bool:
-        """True when no step failed and the signed claim was checked (step 12)."""
-        return self.failure is None and any(
+        """True when nothing failed and the signed claim was checked (step 12)."""
+        sound = self.failure is None and self.restoration.status is not Status.FAILED
+        return sound and any(
             step.number == 12 and step.status is Status.PASSED for step in self.steps
         )
+
+    @property
+    def status(self) -> str:
+        """``local_restored``, ``verified``, or ``failed``: the verdict in a word."""
+        if not self.verified:
+            return "failed"
+        return "local_restored" if self.restoration.status is Status.PASSED else "verified"
 
     @property
     def exit_code(self) -> int:
@@ -105,8 +137,22 @@ class VerificationReport:
                 expected=step.expected,
                 found=step.found,
             )
+        if self.restoration.status is Status.FAILED:
+            raise EvidenceError(
+                f"the state store does not agree: {self.restoration.detail}",
+                expected=self.restoration.expected,
+                found=self.restoration.found,
+            )
         if not self.verified:
             raise EvidenceError("step 12 (attestations and trust) was not checked")
+
+    def require_complete(self) -> None:
+        """Raise EvidenceError unless every step was checked, as all files and keys allow."""
+        for step in self.steps:
+            if step.status is not Status.PASSED:
+                raise EvidenceError(
+                    f"step {step.number} ({step.name}) was not checked", found=step.detail
+                )
 
 
 def as_document(value: object) -> JSONValue:

@@ -19,7 +19,8 @@ from tallystick.contracts.receipt import Core, Receipt
 from tallystick.contracts.request import InferenceRun
 from tallystick.errors import EvidenceError
 from tallystick.receipts.documents import SetDocuments
-from tallystick.receipts.steps_structure import STATE_COMMITTED, require_equal, timestamp_ns
+from tallystick.receipts.papers import required_level
+from tallystick.receipts.steps_structure import require_equal, timestamp_ns
 
 _LEAF_CHECK_BYTES = 4
 
@@ -73,8 +74,7 @@ def _check_request(receipt: Receipt, run: InferenceRun) -> None:
     require_equal("core.sandbox.profile", run.sandbox_profile, core.sandbox.profile)
     require_equal("request.enforcement", observed.enforcement_level, run.enforcement)
     require_equal("core.disclosure", run.disclosure, core.disclosure)
-    level = STATE_COMMITTED if "states" in run.evidence else "none"
-    require_equal("core.evidence.level", level, core.evidence.level)
+    require_equal("core.evidence.level", required_level(run).name.lower(), core.evidence.level)
     if run.expires_at is not None and timestamp_ns(observed.end_time) > timestamp_ns(
         run.expires_at
     ):

@@ -134,6 +134,10 @@ class OutputPlace:
         with opened_directory(self.directory.parent) as parent:
             os.fsync(parent)
 
+    def keep(self) -> None:
+        """Leave what was created here: something other than a set was written into it."""
+        self._created = ()
+
     def release(self) -> None:
         """Remove what was created here, unless a set was completed in it."""
         remove_empty(self._created)

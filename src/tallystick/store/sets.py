@@ -14,10 +14,12 @@ from pathlib import Path
 
 from tallystick.contracts.codec import decode_bytes
 from tallystick.contracts.layout import (
+    DIRECTORY_MODE,
     LATER_SUFFIXES,
     MARKER,
     MEMBERS,
     RECEIPT,
+    MemberKind,
     kind_of,
     split_name,
 )
@@ -115,6 +117,36 @@ def load_set(location: SetLocation) -> LoadedSet:
         ) from error
 
 
+def require_kept_private(location: SetLocation) -> None:
+    """Require a set as its holder keeps it: directory and files ours, with exact modes.
+
+    Raises EvidenceError naming the file, NothingToVerifyError when one is not there.
+    """
+    try:
+        with opened_directory(location.directory.resolve()) as descriptor:
+            _require_exact(os.fspath(location.directory), os.fstat(descriptor), DIRECTORY_MODE)
+            for kind in (*MEMBERS, MARKER):
+                name = kind.name(location.set_id)
+                info = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                _require_exact(name, info, kind.mode)
+    except OSError as error:
+        raise NothingToVerifyError(
+            f"cannot read {error.filename or location.directory}",
+            found=error.strerror,
+            hint=_INCOMPLETE,
+        ) from error
+
+
+def _require_exact(name: str, info: os.stat_result, mode: int) -> None:
+    found = stat.S_IMODE(info.st_mode)
+    if info.st_uid != os.geteuid() or found != mode:
+        raise EvidenceError(
+            f"{name} is not as its holder keeps it",
+            expected=f"owner {os.geteuid()}, mode {mode:04o}",
+            found=f"owner {info.st_uid}, mode {found:04o}",
+        )
+
+
 def _load(location: SetLocation, descriptor: int) -> LoadedSet:
     marker_name = location.set_id + MARKER.suffix
     files = {marker_name: _read_public(descriptor, marker_name, MARKER.max_bytes)}
@@ -133,12 +165,12 @@ def _load(location: SetLocation, descriptor: int) -> LoadedSet:
 
 
 def _read_member(descriptor: int, member: SetMember, set_id: str) -> bytes | None:
-    parts = split_name(member.name)
-    kind = kind_of(parts[1]) if parts and parts[0] == set_id else None
-    if kind not in MEMBERS or kind is None:
+    kinds = {kind.name(set_id): kind for kind in MEMBERS}
+    kind: MemberKind | None = kinds.get(member.name)
+    if kind is None:
         raise EvidenceError(
             f"the marker names {member.name}, which is no member of this set",
-            expected=", ".join(set_id + kind.suffix for kind in MEMBERS),
+            expected=", ".join(kinds),
         )
     if kind.visibility == "public":
         return _read_public(descriptor, member.name, kind.max_bytes)

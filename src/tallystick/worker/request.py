@@ -21,6 +21,8 @@ from tallystick.errors import InputError, UsageError
 MAX_PROMPT_BYTES: Final = 1024 * 1024
 MAX_TOKENS: Final = 1024
 DEFAULT_TOKENS: Final = {ROW_CLASS: 256, SEQUENTIAL: 2}
+EVIDENCE_PARTS: Final = ("states", "graph", "gemm")
+DEFAULT_EVIDENCE: Final = {ROW_CLASS: ("states",), SEQUENTIAL: ("gemm",)}
 MAX_THREADS: Final = 512
 _MAX_CLOCK: Final = 253_402_300_799  # the last second of the year 9999, UTC
 _PLACES: Final = 4
@@ -33,8 +35,10 @@ class RunOptions:
 
     ``prompt`` is the text itself; ``chat`` asks for the model's chat template around it, with
     ``system`` as system message. ``max_tokens`` None is the policy's default (256, or 2 under
-    `sequential`). ``temperature`` is a decimal text from 0 to 2 with at most 4 places; a ``seed``
-    is drawn when it is above 0 and none is given. ``self_check`` re-executes before signing.
+    `sequential`). ``evidence`` has any of the parts "states", "graph" and "gemm"; None is the
+    policy's default ("states", or "gemm" under `sequential`). ``temperature`` is a decimal text
+    from 0 to 2 with at most 4 places; a ``seed`` is drawn when it is above 0 and none is given.
+    ``self_check`` re-executes before signing.
     """
 
     prompt: str = field(repr=False)
@@ -45,7 +49,7 @@ class RunOptions:
     temperature: str = "0"
     seed: int | None = None
     policy: str = ROW_CLASS
-    evidence: tuple[str, ...] = ("states",)
+    evidence: tuple[str, ...] | None = None
     disclosure: Literal["private", "public"] = "private"
     self_check: Literal["no", "yes"] = "no"
     threads: int | None = None
@@ -77,7 +81,7 @@ def check_options(options: RunOptions) -> None:
             expected=f"1 to {MAX_THREADS}",
             found=str(options.threads),
         )
-    _check_evidence(options.evidence)
+    _check_evidence(options.evidence or ())
     if options.chat not in ("raw", "template"):
         raise UsageError("unknown chat mode", expected="raw or template")
     _check_text("prompt", options.prompt)
@@ -103,9 +107,11 @@ def _check_sampling(options: RunOptions) -> None:
 
 
 def _check_evidence(evidence: tuple[str, ...]) -> None:
-    if unknown := set(evidence) - {"states"}:
+    if unknown := set(evidence) - set(EVIDENCE_PARTS):
         raise UsageError(
-            "unknown evidence part", expected="states, or none", found=min(unknown)[:40]
+            "unknown evidence part",
+            expected=f"any of {', '.join(EVIDENCE_PARTS)}, or none",
+            found=min(unknown)[:40],
         )
     if len(set(evidence)) != len(evidence):
         raise UsageError("an evidence part is named twice", expected="each part once")
@@ -194,7 +200,7 @@ def declare(
         temperature=temperature,
         seed=seed,
         policy=options.policy,
-        evidence=options.evidence,
+        evidence=_evidence(options),
         disclosure=options.disclosure,
         sandbox_profile="none",
         enforcement="none",
@@ -204,6 +210,12 @@ def declare(
         blind="00" * 32,
     )
     return replace(run, blind=digests.derive_blind(commit_key, digests.request_body(run)).hex())
+
+
+def _evidence(options: RunOptions) -> tuple[str, ...]:
+    """Return the parts in one order, so that equal wishes make equal requests."""
+    wanted = DEFAULT_EVIDENCE[options.policy] if options.evidence is None else options.evidence
+    return tuple(part for part in EVIDENCE_PARTS if part in wanted)
 
 
 def _chat(options: RunOptions, facts: ModelFacts) -> Chat | None:

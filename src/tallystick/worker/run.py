@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import base64
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tallystick.attest.auditkeys import default_audit_key, read_audit_key
+from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keyfiles import commit_key, default_key
+from tallystick.attest.keys import PublicKey
+from tallystick.contracts.assignment import credential_id
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL, Knob, RowClass, RuntimeClass
+from tallystick.contracts.ticket import Ticket
+from tallystick.errors import InputError
 from tallystick.execution import fingerprint as fingerprints
 from tallystick.execution.calibrate import calibration_of
 from tallystick.execution.jobs import GenerateJob
@@ -26,35 +32,40 @@ from tallystick.execution.launch import (
     no_text,
     run_job,
 )
+from tallystick.models.manifest import PinnedFacts, Runtime, build_manifest, model_profile
+from tallystick.models.profiles import find_profile
 from tallystick.models.registry import ModelFile, OpenModel, open_model, resolve
-from tallystick.receipts.build import SupervisorFacts, build_set
+from tallystick.receipts.build import SetInputs, build_set
+from tallystick.receipts.build_parts import SupervisorFacts
 from tallystick.store.artifacts import OutputPlace, prepare, prepare_under
 from tallystick.store.home import home as default_home
 from tallystick.telemetry.events import EventKind, Stamper
 from tallystick.telemetry.log import encode_log
 from tallystick.telemetry.rss import resident_bytes
 from tallystick.worker.keys import SignerChoice, existing_key
-from tallystick.worker.request import RunOptions, check_options, declare
-
-_NO_CREDENTIAL = "00" * 32
+from tallystick.worker.papers import RunPapers, own_papers, papers_of_ticket, record_in
+from tallystick.worker.request import RunOptions, check_options, declare, uuid7
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """A finished run. ``output`` and ``text`` are private unless the run was public.
 
-    ``default_key_created`` says that a signing key was made because there was none.
+    ``default_key_created`` and ``default_audit_key_created`` say that a signing key, and a key that
+    opens the run's bundle, were made because there was none.
     """
 
     directory: Path
     receipt_id: str
     receipt_digest: str
     core_digest: str
+    compute_receipt_id: str
     receipt: Receipt
     output: bytes = field(repr=False)
     seed: int | None
     signer: str
     default_key_created: bool
+    default_audit_key_created: bool
 
     @property
     def text(self) -> str:
@@ -71,10 +82,69 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnOrder:
+    """A run that its user asks for: the request is declared and scheduled here."""
+
+    options: RunOptions
+
+    def declared(self, model: ModelFile, commit: bytes) -> InferenceRun:
+        """Return the declared run."""
+        return declare(self.options, model.digest, model.facts, commit)
+
+    def papers(
+        self, run: InferenceRun, worker: PublicKey, profile_id: bytes, most: int
+    ) -> RunPapers:
+        """Return the papers of the run; ``most`` bounds the prompt's tokens."""
+        return own_papers(run, worker, model_profile_id=profile_id, max_prefill_tokens=most)
+
+
+@dataclass(frozen=True, slots=True)
+class TicketOrder:
+    """A run that a scheduler ordered; ``options`` has what is left to its worker."""
+
+    ticket: Ticket
+    options: RunOptions
+
+    def declared(self, model: ModelFile, _: bytes) -> InferenceRun:
+        """Return the ordered run under an id of its own. InputError for another model."""
+        run = self.ticket.request
+        if run.model_digest != model.digest:
+            raise InputError(
+                "the ticket is for another model", expected=run.model_digest, found=model.digest
+            )
+        return replace(run, run_id=uuid7())
+
+    def papers(self, _run: InferenceRun, worker: PublicKey, profile_id: bytes, _: int) -> RunPapers:
+        """Return the papers of the worker to whom the ticket was given. Raises InputError."""
+        made = papers_of_ticket(self.ticket, worker)
+        wanted = made.papers.request.body.model_profile_id
+        if wanted != profile_id:
+            raise InputError(
+                "the ticket is for another model profile",
+                expected=wanted.hex(),
+                found=profile_id.hex(),
+                hint="both sides need the same version of this program and the same file",
+            )
+        return made
+
+
+Order = OwnOrder | TicketOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a set goes and with which keys: None chooses the defaults of the data folder."""
+
+    output_dir: Path | None = None
+    signer: SignerChoice = field(default_factory=SignerChoice)
+    audit_key: Path | None = None
+    home: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Executed:
     """All that a receipt is built from; private."""
 
-    declared: InferenceRun = field(repr=False)
     generation: Generation = field(repr=False)
     facts: SupervisorFacts
     telemetry: bytes = field(repr=False)
@@ -86,38 +156,86 @@ def run(
     *,
     output_dir: Path | None = None,
     signer: SignerChoice | None = None,
+    audit_key: Path | None = None,
     home: Path | None = None,
     on_text: OnText = no_text,
     on_progress: OnProgress = no_progress,
 ) -> RunResult:
     """Run ``model`` (a name or a path) as ``options`` say and leave a signed set of files.
 
-    ``output_dir`` has to be new or empty; None chooses ``receipts/<id>`` in the data folder.
-    Raises UsageError, InputError, IncomparableError, UnavailableError or RunFailedError; then no
-    receipt exists and nothing is left behind.
+    ``output_dir`` has to be new or empty; None chooses ``receipts/<id>`` in the data folder. The
+    bundle is sealed with the 32-byte key in the file ``audit_key``; None takes the data folder's,
+    made on first use. Raises UsageError, InputError, IncomparableError, UnavailableError or
+    RunFailedError; then no receipt exists and nothing is left behind.
     """
     check_options(options)
-    where = home or default_home()
-    with _claim(output_dir, where) as place:
-        key = existing_key(signer or SignerChoice(), where)
-        engine = find_engine(where)
-        chosen = resolve(model, where, on_progress)
+    place = Place(output_dir, signer or SignerChoice(), audit_key, home)
+    return _run(model, OwnOrder(options), place, on_text, on_progress)
+
+
+def run_ticket(
+    model: str,
+    ticket: Ticket,
+    *,
+    threads: int | None = None,
+    place: Place | None = None,
+    on_text: OnText = no_text,
+    on_progress: OnProgress = no_progress,
+) -> RunResult:
+    """Execute one slot of a job that a scheduler ordered; the rest is as for :func:`run`.
+
+    Raises InputError also when the ticket is for another worker, another model, or expired.
+    """
+    request = ticket.request
+    options = RunOptions(prompt=request.prompt, policy=request.policy, threads=threads)
+    return _run(model, TicketOrder(ticket, options), place or Place(), on_text, on_progress)
+
+
+def _run(
+    model: str, order: Order, where: Place, on_text: OnText, on_progress: OnProgress
+) -> RunResult:
+    home = where.home or default_home()
+    with _claim(where.output_dir, home) as place:
+        audit_key, audit_created = _audit_key(where.audit_key, home, place.directory)
+        key = existing_key(where.signer, home)
+        engine = find_engine(home)
+        chosen = resolve(model, home, on_progress)
         with open_model(chosen) as opened:
-            prepared = prepare_class(where, opened, chosen, engine, options, on_progress)
-            executed = _execute(
-                options, commit_key(where), opened, chosen, engine, prepared, on_text, on_progress
+            pinned = pinned_facts(chosen)
+            profile = model_profile(pinned)  # an architecture without units stops here
+            declared = order.declared(chosen, commit_key(home))
+            prepared = prepare_class(home, opened, chosen, engine, order.options, on_progress)
+            created = False
+            if key is None:  # made now that everything is there but the answer
+                key, created = default_key(home)
+            papers = order.papers(
+                declared, key.public, profile.model_profile_id, profile.native_context_tokens
             )
-        created = False
-        if key is None:  # made now that there is something to sign: a failed run leaves no key
-            key, created = default_key(where)
+            executed = _execute(
+                declared, papers, order.options, opened, engine, prepared, on_text, on_progress
+            )
         built = build_set(
-            executed.declared,
-            executed.generation,
-            runtime_class=prepared.runtime_class,
-            engine=engine.build,
-            facts=executed.facts,
-            telemetry=executed.telemetry,
-            signing_key=key,
+            SetInputs(
+                run=declared,
+                generation=executed.generation,
+                runtime_class=prepared.runtime_class,
+                engine=engine.build,
+                manifest=build_manifest(
+                    pinned,
+                    Runtime(
+                        engine.build,
+                        prepared.runtime_class,
+                        executed.generation.platform,
+                        executed.generation.context_tokens,
+                    ),
+                ),
+                papers=papers.papers,
+                facts=executed.facts,
+                telemetry=executed.telemetry,
+            ),
+            papers.sealing(audit_key),
+            key,
+            record_in(place.directory),
         )
         directory = place.write(built.members, built.marker)
     return RunResult(
@@ -125,16 +243,30 @@ def run(
         receipt_id=built.receipt_id,
         receipt_digest=built.receipt_digest,
         core_digest=built.core_digest,
+        compute_receipt_id=built.compute_receipt_id,
         receipt=built.receipt,
         output=base64.b64decode(executed.generation.output),
-        seed=executed.declared.seed,
+        seed=declared.seed,
         signer=key.public.key_id,
         default_key_created=created,
+        default_audit_key_created=audit_created,
     )
 
 
 def _claim(output_dir: Path | None, home: Path) -> OutputPlace:
     return prepare_under(home / "receipts") if output_dir is None else prepare(output_dir)
+
+
+def _audit_key(path: Path | None, home: Path, output: Path) -> tuple[AuditKey, bool]:
+    if path is not None:
+        return read_audit_key(path, output), False
+    return default_audit_key(home, output)
+
+
+def pinned_facts(model: ModelFile) -> PinnedFacts:
+    """Return what a model profile is made of."""
+    source = None if model.pin is None else model.pin.derived_from
+    return PinnedFacts(model.facts, model.digest, model.size, find_profile(model.digest, source))
 
 
 def prepare_class(
@@ -176,24 +308,23 @@ def prepare_class(
 
 
 def _execute(
+    declared: InferenceRun,
+    papers: RunPapers,
     options: RunOptions,
-    commit: bytes,
     opened: OpenModel,
-    model: ModelFile,
     engine: InstalledEngine,
     prepared: Prepared,
     on_text: OnText,
     on_progress: OnProgress,
 ) -> _Executed:
     """Generate in a child."""
-    declared = declare(options, opened.digest, model.facts, commit)
     runtime = prepared.runtime_class
     job = GenerateJob(
         setup=engine.setup(options.threads),
         model_fd=opened.fd,
         run=declared,
         row_class=runtime.decode_class,
-        credential_id=_NO_CREDENTIAL,
+        credential_id=credential_id(papers.papers.credential).hex(),
         self_check=options.self_check,
     )
     before = resident_bytes()
@@ -211,7 +342,7 @@ def _execute(
         dropped_environment=dropped_environment(),
         fingerprint_parts=prepared.fingerprint.short_parts(),
     )
-    return _Executed(declared, outcome.generation(), facts, telemetry)
+    return _Executed(outcome.generation(), facts, telemetry)
 
 
 def _telemetry(outcome: Outcome) -> bytes:

@@ -11,7 +11,7 @@ from tallystick.contracts import digests
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.request import ExpectedDigest
 from tallystick.errors import EvidenceError, InputError, RunFailedError, SandboxError
-from tallystick.receipts.build import timestamp
+from tallystick.receipts.build_parts import timestamp
 from tallystick.receipts.steps_structure import timestamp_ns
 from tallystick.receipts.verify import verify_set
 from tallystick.telemetry.log import encode_log

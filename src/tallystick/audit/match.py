@@ -1,0 +1,216 @@
+"""Do two receipts come from two workers that computed one job and agree? (docs/spec/match.md)
+
+Only public files are needed. The rules are held in order, and the first that does not hold is the
+verdict. Equal cores alone do not exclude that one worker copied the other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from tallystick.attest.trust import TrustPolicy
+from tallystick.audit.diff import diff_summaries
+from tallystick.contracts.compute_receipt import ComputeReceipt
+from tallystick.contracts.layout import RECEIPT
+from tallystick.contracts.receipt import Receipt
+from tallystick.errors import EvidenceError
+from tallystick.receipts.documents import find_id, read_documents
+from tallystick.receipts.inspect import ReceiptSummary, inspect_receipt
+from tallystick.receipts.verify import verify_set
+
+SIDES: Final = ("A", "B")
+# What two honest workers of one job must have in common beyond the core.
+_EQUAL: Final = (
+    "model_profile_id",
+    "shape_profile_id",
+    "cu_ruleset_id",
+    "trace_scheme_id",
+    "trace_evidence",
+    "operation_schedule_commitment",
+    "schedule_event_count",
+    "canonical_compute_units",
+    "prefill_tokens",
+    "decode_tokens",
+    "gemm_trace_root",
+    "trace_event_count",
+    "job_class",
+    "evidence_level",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One side: a verified set's receipt and compute receipt."""
+
+    summary: ReceiptSummary
+    compute: ComputeReceipt
+
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt document."""
+        return self.summary.receipt
+
+
+@dataclass(frozen=True, slots=True)
+class MatchRule:
+    """One rule, whether it holds, and the two values where it does not."""
+
+    name: str
+    holds: bool
+    left: str = ""
+    right: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchReport:
+    """The rules up to the first that does not hold, and what a match leaves open."""
+
+    left: str
+    right: str
+    rules: tuple[MatchRule, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def failure(self) -> MatchRule | None:
+        """The first rule that does not hold."""
+        return next((rule for rule in self.rules if not rule.holds), None)
+
+    @property
+    def matched(self) -> bool:
+        """True when every rule holds."""
+        return self.failure is None
+
+    @property
+    def exit_code(self) -> int:
+        """0 for a match, else 1."""
+        return 0 if self.matched else EvidenceError.exit_code
+
+
+def match_sets(
+    left: Mapping[str, bytes], right: Mapping[str, bytes], trust: TrustPolicy, *, now: datetime
+) -> MatchReport:
+    """Hold the replica rule against two sets of files by name.
+
+    Raises EvidenceError naming the side whose set does not verify, NothingToVerifyError and
+    NoTrustError as `verify_set` does.
+    """
+    sides = tuple(_replica(files, trust, now) for files in _named(left, right))
+    return match_replicas(*sides)
+
+
+def _named(
+    left: Mapping[str, bytes], right: Mapping[str, bytes]
+) -> Iterator[tuple[str, Mapping[str, bytes]]]:
+    return zip(SIDES, (left, right), strict=True)
+
+
+def _replica(side: tuple[str, Mapping[str, bytes]], trust: TrustPolicy, now: datetime) -> Replica:
+    name, files = side
+    try:
+        verify_set(files, trust, now=now).require()
+    except EvidenceError as error:
+        raise EvidenceError(
+            f"{name} does not verify: {error.message}", expected=error.expected, found=error.found
+        ) from None
+    documents = read_documents(files, find_id(files))
+    summary = inspect_receipt(files[RECEIPT.name(documents.set_id)])
+    return Replica(summary, documents.compute.body)
+
+
+def match_replicas(left: Replica, right: Replica) -> MatchReport:
+    """Hold the rules against two verified sides."""
+    rules: list[MatchRule] = []
+    for rule in RULES:
+        rules.append(rule(left, right))
+        if not rules[-1].holds:
+            break
+    return MatchReport(
+        left=left.summary.receipt_digest,
+        right=right.summary.receipt_digest,
+        rules=tuple(rules),
+        notes=_notes(left.receipt, right.receipt) if rules[-1].holds else (),
+    )
+
+
+def _notes(left: Receipt, right: Receipt) -> tuple[str, ...]:
+    bound = (left.observed.worker_state_root, right.observed.worker_state_root)
+    lines = ["Equal cores alone do not exclude that one worker copied the other's."]
+    if None in bound:
+        lines.append(
+            "No worker_state_root on both sides, so a copy cannot be told from a computation."
+        )
+    else:
+        lines.append(
+            "Each side bound its states to its own credential (worker_state_root):"
+            " `replay` of both recomputes them, and finds a copy."
+        )
+    return tuple(lines)
+
+
+Rule = Callable[[Replica, Replica], MatchRule]
+
+
+def _same(name: str, get: Callable[[Replica], object]) -> Rule:
+    def rule(left: Replica, right: Replica) -> MatchRule:
+        mine, theirs = _text(get(left)), _text(get(right))
+        return MatchRule(f"same {name}", mine == theirs, mine, theirs)
+
+    return rule
+
+
+def _different(name: str, get: Callable[[Replica], object]) -> Rule:
+    def rule(left: Replica, right: Replica) -> MatchRule:
+        mine, theirs = _text(get(left)), _text(get(right))
+        return MatchRule(f"different {name}", mine != theirs, mine, theirs)
+
+    return rule
+
+
+def _window(left: Replica, right: Replica) -> MatchRule:
+    mine, theirs = left.compute, right.compute
+    overlap = max(mine.issued_epoch, theirs.issued_epoch) <= min(
+        mine.expires_epoch, theirs.expires_epoch
+    )
+    return MatchRule(
+        "windows that overlap",
+        overlap,
+        f"epoch {mine.issued_epoch} to {mine.expires_epoch}",
+        f"epoch {theirs.issued_epoch} to {theirs.expires_epoch}",
+    )
+
+
+def _cores(left: Replica, right: Replica) -> MatchRule:
+    if left.summary.core_digest == right.summary.core_digest:
+        return MatchRule("same core", True)
+    first = diff_summaries(left.summary, right.summary).first
+    assert first is not None
+    return MatchRule(f"same core: {first.field} differs", False, first.left, first.right)
+
+
+def _evidence(left: Replica, right: Replica) -> MatchRule:
+    for name in _EQUAL:
+        mine, theirs = _text(getattr(left.compute, name)), _text(getattr(right.compute, name))
+        if mine != theirs:
+            return MatchRule(f"same evidence: {name} differs", False, mine, theirs)
+    return MatchRule("same evidence", True)
+
+
+def _text(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    _same("network", lambda side: side.compute.network_id),
+    _window,
+    _same("job nullifier", lambda side: side.compute.job_nullifier),
+    _different("replica slot", lambda side: side.compute.replica_slot),
+    _different("worker credential", lambda side: side.compute.worker_credential_id),
+    _different("execution nullifier", lambda side: side.compute.execution_nullifier),
+    # A credential costs nothing to make: one key with two of them is one worker.
+    _different("worker key", lambda side: side.receipt.observed.worker_id),
+    _cores,
+    _evidence,
+)

@@ -1,0 +1,184 @@
+"""``tallystick job``: order a job for several workers, and execute one slot of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tallystick.cli.extras import require_engine
+from tallystick.cli.options import PATH, json_option, model_option, threads_option
+from tallystick.cli.output import emit, printable
+from tallystick.cli.passphrase import passphrase_options, passphrase_source
+from tallystick.cli.progress import WorkProgress
+from tallystick.cli.run import Stream, evidence_parts, read_prompt, show
+
+if TYPE_CHECKING:
+    from tallystick.canonical.json import JSONValue
+    from tallystick.worker.order import PlacedOrder
+
+
+@click.group(name="job")
+def command() -> None:
+    """Order one job for one or two workers, and execute a slot of an ordered job.
+
+    Two receipts of one job, made by two workers, can be held against each other with `match`.
+    """
+
+
+@command.command(name="order")
+@model_option
+@click.option(
+    "--worker",
+    type=PATH,
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="Public key (PEM) of a worker; once for a solo job, twice for two replicas.",
+)
+@click.option("--prompt-stdin", is_flag=True, help="Read the prompt from standard input.")
+@click.option("--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
+@click.option(
+    "-n", "--n-predict", type=int, metavar="N", help="Most tokens to generate, 1 to 1024."
+)
+@click.option("--chat", is_flag=True, help="Put the prompt into the model's own chat template.")
+@click.option("--system", metavar="TEXT", help="System message; needs --chat.")
+@click.option(
+    "--policy",
+    type=click.Choice(["row-class", "sequential"]),
+    default="row-class",
+    show_default=True,
+    help="How rows are scheduled; sequential is the slow one-token-at-a-time rule.",
+)
+@click.option("--evidence", metavar="PARTS", help="As for `run`.")
+@click.option("--temperature", default="0", show_default=True, metavar="T", help="As for `run`.")
+@click.option("--seed", type=int, metavar="S", help="Seed of the draws; needs a temperature.")
+@click.option(
+    "--output-dir", type=PATH, required=True, metavar="DIR", help="New or empty, for the tickets."
+)
+@click.option(
+    "--key", "key_file", type=PATH, metavar="FILE", help="Private key that signs. Default: yours."
+)
+@passphrase_options
+@json_option
+def order(
+    model: str,
+    worker: Sequence[Path],
+    prompt_stdin: bool,
+    prompt_file: Path | None,
+    n_predict: int | None,
+    chat: bool,
+    system: str | None,
+    policy: str,
+    evidence: str | None,
+    temperature: str,
+    seed: int | None,
+    output_dir: Path,
+    key_file: Path | None,
+    passphrase_prompt: bool,
+    passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Sign a job and write a ticket for each worker: slot-0.ticket, slot-1.ticket.
+
+    A ticket is private: it holds the prompt. Nothing is executed, and no engine is needed.
+
+    Exit status: 0 the tickets exist, 2 a flag is out of range, 4 bad prompt, model or key, 6 no
+    place for the tickets.
+    """
+    from tallystick.worker.keys import SignerChoice
+    from tallystick.worker.order import place_order
+    from tallystick.worker.request import RunOptions
+
+    passphrase = passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
+    options = RunOptions(
+        prompt=read_prompt(None, prompt_stdin, prompt_file),
+        chat="template" if chat else "raw",
+        system=system,
+        max_tokens=n_predict,
+        temperature=temperature,
+        seed=seed,
+        policy=policy,
+        evidence=evidence_parts(evidence),
+    )
+    with WorkProgress() as progress:
+        placed = place_order(
+            model,
+            options,
+            workers=tuple(worker),
+            output_dir=output_dir,
+            signer=SignerChoice(key_file, passphrase),
+            on_progress=progress.update,
+        )
+    emit(_document(placed), as_json=as_json, text=_words(placed))
+
+
+def _document(placed: PlacedOrder) -> JSONValue:
+    return {
+        "job_class": placed.job_class,
+        "scheduler_job_id": placed.scheduler_job_id,
+        "tickets": [printable(str(path)) for path in placed.tickets],
+    }
+
+
+def _words(placed: PlacedOrder) -> str:
+    lines = [f"job {placed.scheduler_job_id}  {placed.job_class}"]
+    return "\n".join([*lines, *(f"  {path}" for path in placed.tickets)])
+
+
+@command.command(name="run")
+@click.argument("ticket", type=PATH, metavar="TICKET")
+@model_option
+@click.option(
+    "--output-dir",
+    type=PATH,
+    metavar="DIR",
+    help="New or empty directory for the set. Default: receipts/<id> in the data folder.",
+)
+@click.option(
+    "--key", "key_file", type=PATH, metavar="FILE", help="The ticket's private key. Default: yours."
+)
+@passphrase_options
+@click.option(
+    "--audit-key-file",
+    type=PATH,
+    metavar="FILE",
+    help="32 raw bytes that seal the private half, outside the output. Default: yours.",
+)
+@threads_option
+@json_option
+def run(
+    ticket: Path,
+    model: str,
+    output_dir: Path | None,
+    key_file: Path | None,
+    passphrase_prompt: bool,
+    passphrase_file: Path | None,
+    audit_key_file: Path | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Execute the slot of TICKET on MODEL and leave a signed set of files, as `run` does.
+
+    Exit status: as `run`; 4 also for a ticket of another key or model, or an expired one.
+    """
+    require_engine()
+    from tallystick.worker.keys import SignerChoice
+    from tallystick.worker.papers import read_ticket
+    from tallystick.worker.run import Place, run_ticket
+
+    passphrase = passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
+    with WorkProgress() as progress:
+        stream = Stream(progress, live=not as_json)
+        result = run_ticket(
+            model,
+            read_ticket(ticket),
+            threads=threads,
+            place=Place(output_dir, SignerChoice(key_file, passphrase), audit_key_file),
+            on_text=stream.write,
+            on_progress=progress.update,
+        )
+    stream.end()
+    show(result, as_json=as_json)

@@ -1,0 +1,101 @@
+"""Ordering a job: the scheduler's side of a ticket (docs/spec/tickets.md). Nothing is executed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.attest.keyfiles import commit_key, default_key, read_public_key
+from tallystick.attest.keys import PublicKey, SigningKey
+from tallystick.contracts.codec import encode_bytes
+from tallystick.contracts.commitments import SALT_BYTES, local_network_id
+from tallystick.contracts.compute_receipt import LIFETIME_EPOCHS, JobClass, epoch_of
+from tallystick.contracts.layout import PRIVATE_MODE
+from tallystick.errors import UsageError
+from tallystick.execution.launch import OnProgress, no_progress
+from tallystick.models.manifest import model_profile
+from tallystick.models.registry import resolve
+from tallystick.receipts.scheduling import JobTerms, order_job, tickets
+from tallystick.store.artifacts import prepare
+from tallystick.store.files import opened_directory, write_new
+from tallystick.store.home import home as default_home
+from tallystick.store.home import unavailable
+from tallystick.worker.keys import SignerChoice, existing_key
+from tallystick.worker.papers import now_ms
+from tallystick.worker.request import RunOptions, check_options, declare
+from tallystick.worker.run import pinned_facts
+
+_MAX_WORKERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOrder:
+    """A job that was ordered: its class, its id (64 hex digits), its tickets by slot."""
+
+    job_class: str
+    scheduler_job_id: str
+    tickets: tuple[Path, ...]
+
+
+def place_order(
+    model: str,
+    options: RunOptions,
+    *,
+    workers: tuple[Path, ...],
+    output_dir: Path,
+    signer: SignerChoice | None = None,
+    home: Path | None = None,
+    on_progress: OnProgress = no_progress,
+) -> PlacedOrder:
+    """Sign a job for the ``workers`` (public key files) and write their tickets (0600).
+
+    One worker makes a solo job, two make replicas: of a job that its own scheduler executes too
+    when one of them is the signing key, else of external workers. Raises UsageError, InputError,
+    IncomparableError for a model without compute units, or UnavailableError.
+    """
+    check_options(options)
+    keys = tuple(read_public_key(path) for path in workers)
+    if not 1 <= len(keys) <= _MAX_WORKERS or len({*keys}) != len(keys):
+        raise UsageError("a job has one worker or two different ones", found=f"{len(keys)} keys")
+    where = home or default_home()
+    with prepare(output_dir) as place:
+        chosen = resolve(model, where, on_progress)
+        profile = model_profile(pinned_facts(chosen))
+        scheduler = existing_key(signer or SignerChoice(), where) or default_key(where)[0]
+        run = declare(options, chosen.digest, chosen.facts, commit_key(where))
+        issued = epoch_of(now_ms())
+        terms = JobTerms(
+            network_id=local_network_id(),
+            scheduler_job_id=os.urandom(SALT_BYTES),
+            job_class=_job_class(scheduler, keys),
+            model_profile_id=profile.model_profile_id,
+            max_prefill_tokens=profile.native_context_tokens,
+            issued_epoch=issued,
+            expires_epoch=issued + LIFETIME_EPOCHS,
+        )
+        job = order_job(
+            run, terms, scheduler, tuple(key.raw for key in keys), os.urandom(SALT_BYTES)
+        )
+        paths = _write(place.directory, tuple(encode_bytes(ticket) for ticket in tickets(run, job)))
+        place.keep()
+    return PlacedOrder(terms.job_class.name.lower(), terms.scheduler_job_id.hex(), paths)
+
+
+def _job_class(scheduler: SigningKey, workers: tuple[PublicKey, ...]) -> JobClass:
+    if len(workers) == 1:
+        return JobClass.SOLO_UNPAID
+    own = scheduler.public in workers
+    return JobClass.REPLICA_SELF_ORDERED if own else JobClass.REPLICA_EXTERNAL
+
+
+def _write(directory: Path, documents: tuple[bytes, ...]) -> tuple[Path, ...]:
+    paths = tuple(directory / f"slot-{slot}.ticket" for slot in range(len(documents)))
+    try:
+        with opened_directory(directory) as descriptor:
+            for path, data in zip(paths, documents, strict=True):
+                write_new(descriptor, path.name, data, PRIVATE_MODE)
+            os.fsync(descriptor)
+    except OSError as error:
+        raise unavailable(directory, error) from error
+    return paths
