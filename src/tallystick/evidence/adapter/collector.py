@@ -20,7 +20,6 @@ from tallystick.evidence.adapter.nodes import (
 )
 from tallystick.evidence.gemm_trace import make_trace
 from tallystick.evidence.observed import ObservedEvidence
-from tallystick.evidence.observer.records import MAX_EVENTS
 from tallystick.evidence.observer.sketch import sketch_batch
 from tallystick.evidence.routes import ExpertRoutes, RouteBuilder
 from tallystick.evidence.schedule import ScheduleBuilder, SchedulePhase
@@ -90,9 +89,9 @@ class Collector:
     def step(self, info: StepInfo, readings: Sequence[ReadingLike]) -> None:
         """Take one evaluation.
 
-        Raises EvidenceError for a node without a meaning and for a step out of order, for more
-        than ``MAX_EVENTS`` nodes, and when something was read that should not be or the other way
-        round; RunFailedError for a product that is not finite.
+        Raises EvidenceError for a node without a meaning, for a step out of order, and for more
+        than ``MAX_EVENTS`` operations; RunFailedError when something was read that should not be
+        or the other way round, and for a product that is not finite.
         """
         with _Poisoning(self):
             plans: list[NodePlan] = []
@@ -149,8 +148,6 @@ class Collector:
         routes: Sequence[tuple[int, bytes]],
     ) -> None:
         self._nodes += len(plans)
-        if self._nodes > MAX_EVENTS:
-            raise EvidenceError("too many observed operations", expected=f"at most {MAX_EVENTS}")
         products = sum([plan.probe > 0 for plan in plans]) if self._traced else 0
         if len(lanes) != products:
             raise _unread(f"{products} products", str(len(lanes)))

@@ -10,7 +10,7 @@ import pytest
 
 from tallystick.engine.port import GraphNode, GraphTensor, NodeReading
 from tallystick.errors import EvidenceError, RunFailedError, TallystickError
-from tallystick.evidence.adapter import collector as module
+from tallystick.evidence import schedule
 from tallystick.evidence.adapter.collector import Collector, StepInfo
 from tallystick.evidence.adapter.nodes import ModelFigures
 from tallystick.evidence.observer.sketch import sketch
@@ -70,10 +70,10 @@ def test_a_generation() -> None:
     collector.step(StepInfo(DECODE, 0, 1, 1), readings)
     collected = collector.finish()
 
-    schedule, trace = collected.evidence.schedule, collected.evidence.trace
+    made, trace = collected.evidence.schedule, collected.evidence.trace
     assert (collected.nodes, collector.nodes, collector.operations) == (8, 8, 2)
-    assert (schedule.events, len(schedule.operations)) == (2, 1)
-    assert schedule.operations[0].stage == 1
+    assert (made.events, len(made.operations)) == (2, 1)
+    assert made.operations[0].stage == 1
     assert trace is not None
     digits = bytes.fromhex(sketch(floats(1, 2, 3, 4)))
     assert trace.groups == b"\0\0\0\0" + digits + b"\1\0\0\0" + digits
@@ -178,10 +178,12 @@ def test_a_graph_of_which_something_was_read() -> None:
         collector.step(StepInfo(PREFILL, 0, 0, 1), graph(1, 1))
 
 
-def test_the_bound_counts_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of layout is no operation, and counts all the same."""
-    monkeypatch.setattr(module, "MAX_EVENTS", 7)
+def test_the_bound_is_on_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes of layout are not bounded here: a transcript's reader counts every node."""
+    monkeypatch.setattr(schedule, "MAX_EVENTS", 2)
     collector = Collector(FIGURES, "products")
-    collector.step(StepInfo(PREFILL, 0, 0, 1), WHOLE)
-    with pytest.raises(EvidenceError, match="too many observed"):
-        collector.step(StepInfo(PREFILL, 1, 1, 1), WHOLE)
+    for number in range(2):
+        collector.step(StepInfo(PREFILL, number, number, 1), WHOLE)
+    assert collector.operations == 2 < collector.nodes
+    with pytest.raises(EvidenceError, match="too many operations"):
+        collector.step(StepInfo(PREFILL, 2, 2, 1), WHOLE)
