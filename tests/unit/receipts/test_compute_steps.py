@@ -257,7 +257,6 @@ def test_another_core_fails_steps_10_and_13_only_where_it_differs() -> None:
         ("prompt_tokens", 5),
         ("sampled_tokens", 2),
         ("canonical_compute_units", 1),
-        ("canonical_compute_units", None),
         ("model_digest", "sha256:" + "0" * 64),
         ("context_tokens", 513),
         ("chat_template_digest", "sha256:" + "0" * 64),
