@@ -52,7 +52,7 @@ def platform_facts(
     IncomparableError for a variable that no engine child may have.
     """
     return PlatformFacts(
-        libraries=_libraries(library, digest, observer),
+        libraries=loaded_libraries(library, digest, observer),
         build=build,
         wheel=wheel_facts(library),
         device=DeviceFacts("cpu", platform.machine()[:_SHORT], _processor()[:_SHORT]),
@@ -135,7 +135,13 @@ def _own_files() -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if not name.endswith(".pyc"))
 
 
-def _libraries(library: Path, digest: str, observer: Path | None) -> tuple[LoadedLibrary, ...]:
+def loaded_libraries(
+    library: Path, digest: str, observer: Path | None = None
+) -> tuple[LoadedLibrary, ...]:
+    """Return the engine, the observer if it is loaded, and what the engine asks the loader for.
+
+    Sorted by name and digest. Raises RunFailedError when one is no longer there.
+    """
     engine = os.path.realpath(library)
     own = None if observer is None else os.path.realpath(observer)
     found = {LoadedLibrary(library.name[:_SHORT], digest)}
