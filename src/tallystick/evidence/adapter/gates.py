@@ -19,9 +19,16 @@ from tallystick.evidence.observer.records import Header
 
 #: The only version of ggml's quantisation formats that engines load.
 QUANTIZATION_VERSION: Final = 2
-#: How the position embedding of dense families is laid out, by the engine's name.
+#: How the position embedding is laid out, by the engine's name, where all layers are alike.
 _ROPE_TYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {"llama": "norm", "qwen2": "neox", "qwen3": "neox", "gemma2": "neox", "gemma3": "neox"}
+    {
+        "llama": "norm",
+        "qwen2": "neox",
+        "qwen3": "neox",
+        "qwen3moe": "neox",
+        "gemma2": "neox",
+        "gemma3": "neox",
+    }
 )
 
 
