@@ -11,30 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallystick.attest.keys import SigningKey
-from tallystick.contracts.assignment import (
-    ASSIGNMENT_VERSION,
-    CREDENTIAL_VERSION,
-    REQUEST_VERSION,
-    Assignment,
-    Request,
-    SignedAssignment,
-    SignedRequest,
-    WorkerCredential,
-    assignment_signing_digest,
-    request_signing_digest,
-    signed_request_id,
-)
-from tallystick.contracts.commitments import (
-    SALT_BYTES,
-    local_network_id,
-    owner_commitment,
-    request_commitment,
-)
+from tallystick.contracts.assignment import CREDENTIAL_VERSION, WorkerCredential
+from tallystick.contracts.commitments import SALT_BYTES, local_network_id, owner_commitment
 from tallystick.contracts.compute_receipt import LIFETIME_EPOCHS, JobClass, epoch_of
-from tallystick.contracts.digests import request_body
 from tallystick.contracts.request import InferenceRun
 from tallystick.errors import InputError
-from tallystick.receipts.papers import JobPapers, required_level
+from tallystick.receipts.papers import JobPapers
+from tallystick.receipts.scheduling import JobTerms, order_job
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -125,41 +108,21 @@ def self_local_papers(
     receipt. ``max_prefill_tokens`` is what the shape profile allows. Raises InputError for numbers
     that do not fit.
     """
-    scheduler = SigningKey.from_seed(secrets.scheduler_seed)
-    request = Request(
-        version=REQUEST_VERSION,
+    terms = JobTerms(
         network_id=credential.network_id,
         scheduler_job_id=secrets.scheduler_job_id,
-        request_commitment=request_commitment(secrets.request_nonce, request_body(run)),
-        model_profile_id=model_profile_id,
         job_class=JobClass.SELF_LOCAL,
-        required_evidence_level=required_level(run),
+        model_profile_id=model_profile_id,
         max_prefill_tokens=max_prefill_tokens,
-        max_decode_tokens=run.max_tokens,
-        replicas=JobClass.SELF_LOCAL.slots,
         issued_epoch=credential.issued_epoch,
         expires_epoch=credential.expires_epoch,
     )
-    signed = SignedRequest(request, scheduler.sign(request_signing_digest(request)))
-    assignment = Assignment(
-        version=ASSIGNMENT_VERSION,
-        network_id=request.network_id,
-        scheduler_job_id=request.scheduler_job_id,
-        request_commitment=request.request_commitment,
-        signed_request_id=signed_request_id(signed),
-        replica_slot=0,
-        worker_key=credential.worker_key,
-        job_class=request.job_class,
-        required_evidence_level=request.required_evidence_level,
-        issued_epoch=request.issued_epoch,
-        expires_epoch=request.expires_epoch,
-    )
+    scheduler = SigningKey.from_seed(secrets.scheduler_seed)
+    job = order_job(run, terms, scheduler, (credential.worker_key,), secrets.request_nonce)
     return JobPapers(
-        scheduler_key=scheduler.public.raw,
-        request=signed,
-        assignment=SignedAssignment(
-            assignment, scheduler.sign(assignment_signing_digest(assignment))
-        ),
+        scheduler_key=job.scheduler_key,
+        request=job.request,
+        assignment=job.assignments[0],
         credential=credential,
         owner_key=SigningKey.from_seed(secrets.owner_seed).public.raw,
         owner_salt=secrets.owner_salt,
