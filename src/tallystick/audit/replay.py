@@ -7,23 +7,37 @@ said (IncomparableError, exit 3).
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from tallystick.attest.auditkeys import default_audit_key_path, read_audit_key
 from tallystick.attest.bundlekeys import AuditKey, BundleKey
 from tallystick.attest.trust import TrustPolicy
+from tallystick.audit.compare import (
+    ClaimedEvidence,
+    Difference,
+    Verdict,
+    compare,
+    exact_positions,
+    verdict,
+)
+from tallystick.canonical.hashing import format_digest
+from tallystick.compute.rules import RULES_V3
+from tallystick.contracts.bundle import BundlePrivate, BundlePublic
 from tallystick.contracts.generation import Generation
+from tallystick.contracts.manifest import RuntimeManifest
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Core, Receipt
 from tallystick.contracts.runtime import SEQUENTIAL, RowClass
 from tallystick.errors import EvidenceError, IncomparableError, InputError
-from tallystick.evidence.state_tree import first_difference, leaf_index, locate, row_name
+from tallystick.evidence.gemm_trace import decode_trace
+from tallystick.evidence.observed import ObservedEvidence
+from tallystick.evidence.portable import decode_portable
+from tallystick.evidence.routes import decode_routes
 from tallystick.execution import fingerprint as fingerprints
 from tallystick.execution.calibrate import calibration_of
 from tallystick.execution.chat import other_renderer
@@ -38,6 +52,8 @@ from tallystick.execution.launch import (
 )
 from tallystick.execution.schedule import MAX_FLOOR
 from tallystick.models.add import hash_file
+from tallystick.models.manifest import PinnedFacts, model_profile
+from tallystick.models.profiles import find_profile
 from tallystick.models.registry import (
     ModelFile,
     OpenModel,
@@ -53,30 +69,26 @@ from tallystick.store.home import home as default_home
 from tallystick.store.home import user_path
 from tallystick.store.sets import read_set
 
-_CHECK = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first thing that differs. ``position`` counts tokens of the sequence from 0.
-
-    ``layer`` is a layer number, or None when it is the token sampled there that differs.
-    """
-
-    what: str
-    position: int | None
-    layer: int | None
-
-    def __str__(self) -> str:
-        return self.what
+#: Fields of a model profile that follow from the file alone.
+_OF_THE_FILE: Final = (
+    "architecture",
+    "vocabulary",
+    "native_context_tokens",
+    "parameters",
+    "model_bytes",
+    "tokenizer_digest",
+    "special_tokens_digest",
+    "chat_template_digest",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
     """What a replay found. ``exact`` of ``sampled`` generated positions are equal in every bit.
 
-    ``signature`` is ``passed`` only when trust was given; ``states`` is ``not_committed`` when the
-    receipt commits to no states, and then only tokens and output were compared.
+    ``signature`` is ``passed`` only when trust was given. ``states``, ``worker_states`` (the same
+    under the worker's credential), ``routes``, ``schedule`` and ``products`` are each
+    ``not_committed`` where the receipt has no such root; tokens and output are always compared.
     ``replay_ns`` is the time of the pass itself, ``rows`` how many rows it evaluated.
     """
 
@@ -85,7 +97,11 @@ class ReplayReport:
     sampled: int
     exact: int
     rows: int
-    states: Literal["equal", "differ", "not_committed"]
+    states: Verdict
+    worker_states: Verdict
+    routes: Verdict
+    schedule: Verdict
+    products: Verdict
     signature: Literal["passed", "not_checked"]
     difference: Difference | None
     replay_ns: int
@@ -129,6 +145,7 @@ def replay(
     with open_model(chosen) as opened:
         # Between the two looks at it, another file may have come to its place.
         _require_digest(core, opened.digest)
+        _require_profile(held.public, chosen)
         _require_class(receipt, where, engine, opened, chosen, threads, on_progress)
         job = ReplayJob(
             setup=engine.setup(threads),
@@ -143,17 +160,21 @@ def replay(
             job, core.runtime_class.knobs, on_progress=on_progress, model_fd=opened.fd
         )
         opened.unchanged()
-    found_run = outcome.generation()
+    found_run, claimed = outcome.generation(), held.claimed()
     require_renderer(receipt.observed.host.renderer, opening, found_run)
     return ReplayReport(
         receipt_digest=documents.receipt_digest,
         core_digest=documents.core_digest,
         sampled=core.sampled_tokens,
-        exact=_exact_positions(core, opening, found_run),
+        exact=exact_positions(core, opening, found_run),
         rows=core.prompt_tokens + core.sampled_tokens - 1,
-        states=_states(core, found_run),
+        states=verdict(core.evidence.state_root, found_run.state_root),
+        worker_states=verdict(claimed.worker_state_root, found_run.worker_state_root),
+        routes=verdict(core.evidence.expert_route_root, found_run.expert_route_root),
+        schedule=verdict(claimed.schedule_commitment, found_run.schedule_commitment),
+        products=verdict(core.evidence.gemm_trace_root, found_run.gemm_trace_root),
         signature="not_checked" if trust is None else "passed",
-        difference=compare(core, opening, found_run),
+        difference=compare(core, opening, found_run, claimed),
         replay_ns=found_run.timings.prefill,
     )
 
@@ -164,6 +185,23 @@ class _Opened:
 
     documents: SetDocuments
     opening: Opening
+    public: BundlePublic
+    private: BundlePrivate = field(repr=False)
+
+    def claimed(self) -> ClaimedEvidence:
+        """Return what it claims beyond the core."""
+        schedule = decode_portable(self.public.evidence).schedule
+        routes, trace = self.private.expert_routes, self.private.gemm_trace
+        observed = commitment = None
+        if schedule is not None:
+            observed = ObservedEvidence(schedule, None if trace is None else decode_trace(trace))
+            commitment = format_digest(schedule.commitment(RULES_V3.ruleset_id))
+        return ClaimedEvidence(
+            self.documents.receipt.observed.worker_state_root,
+            commitment,
+            None if routes is None else decode_routes(routes),
+            observed,
+        )
 
 
 def _open(
@@ -171,11 +209,12 @@ def _open(
 ) -> _Opened:
     """Check the set as `verify` does: signed by whom trust names, else by its own worker."""
     documents = read_documents(files, find_id(files), key)
-    if documents.opening is None:
+    bundle = documents.bundle
+    if bundle is None or bundle.private is None or bundle.opening is None:
         raise InputError(
             "a replay needs the private half of the receipt",
             expected="the sealed bundle beside the receipt, and the key that opens it",
-            found="no bundle" if documents.bundle is None else "a bundle, and no key",
+            found="no bundle" if bundle is None else "a bundle, and no key",
             hint="ask the holder of the receipt for both; give the key with --bundle-key-file",
         )
     context = VerifyContext(
@@ -185,7 +224,7 @@ def _open(
         network_id=documents.compute.body.network_id,
     )
     verify_with(files, context).require()
-    return _Opened(documents, documents.opening)
+    return _Opened(documents, bundle.opening, bundle.public, bundle.private)
 
 
 def _known_key(home: Path) -> AuditKey | None:
@@ -209,6 +248,24 @@ def _require_digest(core: Core, found: str) -> None:
             found=found,
             hint="replay needs the very file that ran: same weights, same quantisation",
         )
+
+
+def _require_profile(public: BundlePublic, model: ModelFile) -> None:
+    """What the manifest says of the model, and so its price, has to be what the file says.
+
+    Names are left out: they come from the profiles that a version of this program ships.
+    """
+    claimed = RuntimeManifest.decode_strict(public.manifest).model_profile
+    source = None if model.pin is None else model.pin.derived_from
+    pinned = find_profile(model.digest, source)
+    found = model_profile(PinnedFacts(model.facts, model.digest, model.size, pinned))
+    for name in _OF_THE_FILE:
+        if getattr(claimed, name) != getattr(found, name):
+            raise EvidenceError(
+                "the receipt's manifest describes the model in another way than the file does",
+                expected=f"the file's own {name}",
+                found="another",
+            )
 
 
 def _require_engine(core: Core, engine: InstalledEngine) -> None:
@@ -283,108 +340,3 @@ def require_renderer(theirs: str, opening: Opening, found: Generation) -> None:
     ours = found.host.renderer
     if found.rendered_prompt != opening.rendered_prompt and ours != theirs:
         raise other_renderer(theirs, ours)
-
-
-def _states(core: Core, found: Generation) -> Literal["equal", "differ", "not_committed"]:
-    if core.evidence.state_root is None:
-        return "not_committed"
-    return "equal" if core.evidence.state_root == found.state_root else "differ"
-
-
-def compare(core: Core, opening: Opening, found: Generation) -> Difference | None:
-    """Return the first difference between what was claimed and what was computed again."""
-    if found.rendered_prompt != opening.rendered_prompt:
-        return Difference("the chat template renders another prompt", None, None)
-    if found.chat_template_digest != core.chat_template_digest:
-        return Difference("the model carries another chat template", None, None)
-    if found.prompt_ids != opening.prompt_ids:
-        index = _first_unequal(found.prompt_ids, opening.prompt_ids)
-        return Difference(f"the prompt has another token at position {index}", index, None)
-    if found.layers != core.evidence.layers:
-        return Difference(
-            f"the model has {found.layers} layers, the receipt says {core.evidence.layers}",
-            None,
-            None,
-        )
-    if found.context_tokens != core.context_tokens:
-        return Difference(
-            f"the request opens a context of {found.context_tokens} tokens, "
-            f"the receipt says {core.context_tokens}",
-            None,
-            None,
-        )
-    candidates = [d for d in (_token(core, opening, found), _state(core, opening, found)) if d]
-    if candidates:
-        # A state that differs explains a token that differs at the same position.
-        return min(candidates, key=lambda d: (d.position or 0, d.layer is None))
-    if found.state_root != core.evidence.state_root:
-        return Difference(
-            "the state root differs, and the opening's leaf checks do not show where",
-            None,
-            None,
-        )
-    if base64.b64decode(found.output) != base64.b64decode(opening.output):
-        return Difference("the output bytes are not the pieces of the sampled tokens", None, None)
-    if found.stop_reason != core.stop_reason:
-        return Difference(
-            f"the generation stops by {found.stop_reason}, the receipt says {core.stop_reason}",
-            None,
-            None,
-        )
-    return None
-
-
-def _token(core: Core, opening: Opening, found: Generation) -> Difference | None:
-    if found.sampled_ids == opening.sampled_ids:
-        return None
-    index = _first_unequal(found.sampled_ids, opening.sampled_ids)
-    position = core.prompt_tokens - 1 + index
-    if index == len(found.sampled_ids):
-        what = f"the generation is over at generated token {index - 1}, and the receipt goes on"
-    else:
-        what = f"generated token {index} does not follow from the logits at position {position}"
-    return Difference(what, position, None)
-
-
-def _state(core: Core, opening: Opening, found: Generation) -> Difference | None:
-    """The root decides; the leaf checks, which nobody signed, only say where."""
-    if found.state_root == core.evidence.state_root:
-        return None
-    index = first_difference(
-        base64.b64decode(opening.leaf_checks), base64.b64decode(found.leaf_checks)
-    )
-    if index is None:
-        return None
-    layers = core.evidence.layers
-    position, layer = locate(index, core.prompt_tokens, layers)
-    return Difference(
-        f"the committed state differs first at {row_name(position, layer, layers)}",
-        position,
-        layer,
-    )
-
-
-def _first_unequal(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    for index, (left, right) in enumerate(zip(a, b, strict=False)):
-        if left != right:
-            return index
-    return min(len(a), len(b))
-
-
-def _exact_positions(core: Core, opening: Opening, found: Generation) -> int:
-    """Count the generated positions whose token and (when committed) whose every state is equal."""
-    claimed = base64.b64decode(opening.leaf_checks)
-    computed = base64.b64decode(found.leaf_checks)
-    prompt, layers = core.prompt_tokens, core.evidence.layers
-    differ = found.state_root != core.evidence.state_root
-    if differ and claimed == computed:
-        return 0  # somewhere a state differs, and it is not known where
-    exact = 0
-    for i, (a, b) in enumerate(zip(opening.sampled_ids, found.sampled_ids, strict=False)):
-        equal = a == b
-        if equal and differ:
-            first = leaf_index(prompt - 1 + i, 0, prompt, layers) * _CHECK
-            last = first + (layers + 1) * _CHECK
-            equal = claimed[first:last] == computed[first:last]
-        exact += equal
-    return exact

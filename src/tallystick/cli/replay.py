@@ -89,8 +89,14 @@ def words(report: ReplayReport) -> str:
     lines = [f"{verdict}: {report.exact} of {report.sampled} {what}  {report.receipt_digest}"]
     if report.difference is not None:
         lines.append(f"  first difference: {report.difference.what}")
-    if report.states == "not_committed":
-        lines.append("  the receipt commits to no states: only tokens and output were compared")
+    parts = (
+        ("states", report.states),
+        ("expert routes", report.routes),
+        ("schedule", report.schedule),
+        ("sketches of products", report.products),
+    )
+    compared = [name for name, found in parts if found != "not_committed"]
+    lines.append(f"  compared: {', '.join(['tokens', *compared, 'output'])}")
     if report.signature == "not_checked":
         lines.append("  signature: by the key in the bundle; --key or --trust-policy says whose")
     seconds = report.replay_ns / 1e9
