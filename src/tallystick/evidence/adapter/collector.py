@@ -69,6 +69,8 @@ class Collector:
         self._nodes = 0
         self._poisoned = False
         self._kept: dict[int, tuple[NodeLike, NodePlan]] = {}
+        self._keys: list[int] = []
+        self._graph = _graph([])
         self._routes = routes
 
     @property
@@ -94,28 +96,13 @@ class Collector:
         or the other way round, and for a product that is not finite.
         """
         with _Poisoning(self):
-            plans: list[NodePlan] = []
-            products: list[bytes] = []
-            routes: list[tuple[int, bytes]] = []
-            kept = self._kept
-            for reading in readings:
-                node = reading.node
-                known = kept.get(id(node))
-                if known is None:
-                    known = kept[id(node)] = (node, self.plan(node))
-                plan = known[1]
-                plans.append(plan)
-                data = reading.data
-                if data is not None:
-                    if plan.probe:
-                        if len(data) != plan.probe:
-                            raise _unread("a product's first elements")
-                        products.append(data)
-                    elif plan.route is not None:
-                        routes.append((plan.route, data))
-                    else:
-                        raise _unread("nothing of other nodes")
-            self._take(info, plans, sketch_batch(products), routes)
+            nodes = [reading.node for reading in readings]
+            keys = [*map(id, nodes)]
+            if keys != self._keys:  # graphs hardly change from step to step
+                self._graph = _graph(list(map(self._known, nodes)))
+                self._keys = keys
+            data = [reading.data for reading in readings]
+            self._take(info, self._graph, *self._read(self._graph, data))
 
     def step_of(
         self,
@@ -130,7 +117,7 @@ class Collector:
         each choice of experts, in order. Raises EvidenceError as :meth:`step` does.
         """
         with _Poisoning(self):
-            self._take(info, plans, lanes, routes)
+            self._take(info, _graph(plans), lanes, routes)
 
     def finish(self) -> Collected:
         """Return the evidence of all steps. Raises EvidenceError when there was none."""
@@ -140,24 +127,38 @@ class Collector:
             routes = None if self._routes is None else self._routes.finish()
             return Collected(ObservedEvidence(schedule, trace), routes, self._nodes)
 
+    def _known(self, node: NodeLike) -> NodePlan:
+        kept = self._kept.get(id(node))
+        if kept is None:  # the node is kept too, so that its identity stays its own
+            kept = self._kept[id(node)] = (node, self.plan(node))
+        return kept[1]
+
+    def _read(
+        self, graph: _Graph, data: Sequence[bytes | None]
+    ) -> tuple[list[bytes], list[tuple[int, bytes]]]:
+        """Return the sketches of the products and the chosen experts, and require no other data."""
+        products = [part for place in graph.products if (part := data[place]) is not None]
+        routes = [
+            (layer, part) for place, layer in graph.routes if (part := data[place]) is not None
+        ]
+        if len(products) + len(routes) != len(data) - data.count(None):
+            raise _unread("nothing but products and chosen experts")
+        if products and [*map(len, products)] != graph.probes:
+            raise _unread("the first elements of each product")
+        return sketch_batch(products), routes
+
     def _take(
         self,
         info: StepInfo,
-        plans: Sequence[NodePlan],
+        graph: _Graph,
         lanes: Sequence[bytes],
         routes: Sequence[tuple[int, bytes]],
     ) -> None:
-        self._nodes += len(plans)
-        products = sum([plan.probe > 0 for plan in plans]) if self._traced else 0
+        products = len(graph.products) if self._traced else 0
         if len(lanes) != products:
             raise _unread(f"{products} products", str(len(lanes)))
-        self._builder.add(
-            info.phase,
-            info.number,
-            info.first_position,
-            info.tokens,
-            b"".join([plan.entries for plan in plans]),
-        )
+        self._nodes += graph.nodes
+        self._builder.add(info.phase, info.number, info.first_position, info.tokens, graph.entries)
         self._lanes += lanes
         if self._routes is not None:
             self._push_routes(self._routes, info, routes)
@@ -187,12 +188,39 @@ class Collector:
         self._poisoned = True
         self._lanes.clear()
         self._kept.clear()
+        self._keys = []
         self._routes = None
 
     def require_sound(self) -> None:
         """Raise EvidenceError when there was an error before."""
         if self._poisoned:
             raise EvidenceError("the evidence was refused before: nothing more is taken into it")
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """What the nodes of one evaluation mean together.
+
+    ``products`` are their places among the nodes, ``probes`` how many bytes are read of each;
+    ``routes`` are place and layer of chosen experts.
+    """
+
+    nodes: int
+    entries: bytes
+    products: list[int]
+    probes: list[int]
+    routes: list[tuple[int, int]]
+
+
+def _graph(plans: Sequence[NodePlan]) -> _Graph:
+    products = [place for place, plan in enumerate(plans) if plan.probe]
+    return _Graph(
+        nodes=len(plans),
+        entries=b"".join([plan.entries for plan in plans]),
+        products=products,
+        probes=[plans[place].probe for place in products],
+        routes=[(at, plan.route) for at, plan in enumerate(plans) if plan.route is not None],
+    )
 
 
 class _Poisoning:
