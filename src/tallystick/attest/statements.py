@@ -39,30 +39,47 @@ class ExecutionClaim:
 
 def execution_statement(receipt: Receipt, receipt_bytes: bytes) -> bytes:
     """Return the canonical statement about ``receipt``, whose file holds ``receipt_bytes``."""
-    return jcs(_statement(_claim(receipt), receipt, receipt_bytes))
+    return jcs(_statement(_claim(receipt, ReceiptDigests.of(receipt)), receipt, receipt_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptDigests:
+    """The two digests of a receipt, as :mod:`tallystick.contracts.digests` computes them."""
+
+    core: str
+    receipt: str
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> ReceiptDigests:
+        """Compute both."""
+        core = digests.core_digest(receipt.core)
+        observed = digests.observed_digest(receipt.observed)
+        return cls(core, digests.receipt_digest_of(core, observed))
 
 
 def check_execution_statement(
-    payload: bytes, receipt: Receipt, receipt_bytes: bytes
+    payload: bytes,
+    receipt: Receipt,
+    receipt_bytes: bytes,
+    known: ReceiptDigests | None = None,
 ) -> ExecutionClaim:
     """Check that ``payload`` is the statement about ``receipt``, field by field.
 
-    ``payload`` must come out of a verified envelope, ``receipt`` be the decoded ``receipt_bytes``.
+    ``payload`` must come out of a verified envelope, ``receipt`` be the decoded ``receipt_bytes``,
+    and ``known`` its digests, if the caller has computed them already.
     Raises EvidenceError when the payload is not canonical JSON, or naming the first field, in the
     statement's order, that differs, is missing, or is not expected.
     """
     found = parse_canonical(payload, max_bytes=MAX_STATEMENT_BYTES)
-    claim = _claim(receipt)
+    claim = _claim(receipt, known or ReceiptDigests.of(receipt))
     _compare(_statement(claim, receipt, receipt_bytes), found, "")
     return claim
 
 
-def _claim(receipt: Receipt) -> ExecutionClaim:
-    core = digests.core_digest(receipt.core)
-    observed = digests.observed_digest(receipt.observed)
+def _claim(receipt: Receipt, known: ReceiptDigests) -> ExecutionClaim:
     return ExecutionClaim(
-        receipt_digest=digests.receipt_digest_of(core, observed),
-        core_digest=core,
+        receipt_digest=known.receipt,
+        core_digest=known.core,
         chain_digest=digests.chain_digest(receipt.core),
         runtime_class_id=receipt.core.runtime_class_id,
         egress_audit=receipt.observed.egress_audit,

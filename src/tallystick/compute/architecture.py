@@ -180,10 +180,20 @@ def encode_architecture(architecture: Architecture) -> bytes:
     writer.u32(architecture.hidden)
     writer.u32(architecture.vocabulary)
     writer.count(len(architecture.layers), limit=MAX_LAYERS)
+    known: dict[LayerDescription, bytes] = {}  # models repeat a few descriptions many times
     for layer in architecture.layers:
-        _write_mixer(writer, layer.mixer)
-        _write_feed_forward(writer, layer.feed_forward)
-        writer.u8(layer.post_norms)
+        data = known.get(layer)
+        if data is None:
+            data = known[layer] = _encoded_layer(layer)
+        writer.fixed(data, len(data))
+    return writer.finish()
+
+
+def _encoded_layer(layer: LayerDescription) -> bytes:
+    writer = BinaryWriter()
+    _write_mixer(writer, layer.mixer)
+    _write_feed_forward(writer, layer.feed_forward)
+    writer.u8(layer.post_norms)
     return writer.finish()
 
 

@@ -7,6 +7,8 @@ can raise or lower the price. Integers throughout, one division at the end
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -15,6 +17,7 @@ from tallystick.compute.architecture import (
     AttentionMixer,
     DenseFeedForward,
     FeedForward,
+    LayerDescription,
     Mixer,
 )
 from tallystick.errors import InputError
@@ -62,15 +65,19 @@ def semantic_units(
     """
     check_counts(prefill_tokens, generated_tokens)
     tokens = prefill_tokens + generated_tokens
+    layers = Counter(architecture.layers)  # models repeat a few descriptions many times
+
+    def over_layers(part: Callable[[LayerDescription], int]) -> int:
+        return sum(times * part(layer) for layer, times in layers.items())
+
     parts = MacParts(
-        projections=tokens * sum(_projections(architecture, x.mixer) for x in architecture.layers),
-        convolution=tokens * sum(_convolution(layer.mixer) for layer in architecture.layers),
-        recurrent_state=tokens * sum(_state(layer.mixer) for layer in architecture.layers),
-        router=tokens * sum(_router(architecture, x.feed_forward) for x in architecture.layers),
-        feed_forward=tokens
-        * sum(_feed_forward(architecture, layer.feed_forward) for layer in architecture.layers),
+        projections=tokens * over_layers(lambda x: _projections(architecture, x.mixer)),
+        convolution=tokens * over_layers(lambda x: _convolution(x.mixer)),
+        recurrent_state=tokens * over_layers(lambda x: _state(x.mixer)),
+        router=tokens * over_layers(lambda x: _router(architecture, x.feed_forward)),
+        feed_forward=tokens * over_layers(lambda x: _feed_forward(architecture, x.feed_forward)),
         head=tokens * architecture.hidden * architecture.vocabulary,
-        attention=sum(_attention(layer.mixer, tokens) for layer in architecture.layers),
+        attention=over_layers(lambda x: _attention(x.mixer, tokens)),
     )
     units = -(-2 * parts.total() // _OPERATIONS_PER_UNIT)
     if units > _U64_MAX:

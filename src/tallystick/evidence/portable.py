@@ -143,11 +143,15 @@ class PortableEvidence:
 
 @dataclass(frozen=True, slots=True)
 class DerivedEvidence:
-    """What follows from portable evidence and a model; a receipt has to say the same."""
+    """What follows from portable evidence and a model; a receipt has to say the same.
+
+    ``compute_units`` are by the evidence's own ruleset, ``semantic_units`` by ruleset v3.
+    """
 
     schedule_commitment: bytes
     schedule_events: int
     compute_units: int
+    semantic_units: int
     semantic: SemanticSummary
 
 
@@ -161,7 +165,7 @@ def derive(evidence: PortableEvidence, architecture: Architecture) -> DerivedEvi
     rules = ruleset_of_version(evidence.ruleset_version)
     try:
         semantic = summarise_schedule(architecture, prefill, generated)
-        units = semantic_units(architecture, prefill, generated).compute_units
+        meant = units = semantic_units(architecture, prefill, generated).compute_units
     except InputError as error:  # the counts come from evidence
         raise EvidenceError(error.message, expected=error.expected, found=error.found) from None
     commitment, events = semantic.commitment, semantic.operations
@@ -173,7 +177,7 @@ def derive(evidence: PortableEvidence, architecture: Architecture) -> DerivedEvi
             units = price(evidence.schedule, rules)
     if units != evidence.claimed_units:
         raise _refusal("compute units", str(units), str(evidence.claimed_units))
-    return DerivedEvidence(commitment, events, units, semantic)
+    return DerivedEvidence(commitment, events, units, meant, semantic)
 
 
 def encode_portable(evidence: PortableEvidence) -> bytes:

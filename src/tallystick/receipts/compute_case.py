@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from tallystick.attest.keys import PublicKey
@@ -18,6 +19,7 @@ from tallystick.contracts.codec import decode_bytes
 from tallystick.contracts.commitments import local_network_id
 from tallystick.contracts.compute_receipt import ComputeReceipt, SignedReceipt
 from tallystick.contracts.manifest import RuntimeManifest
+from tallystick.contracts.manifest_facts import ManifestFacts
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Core, Observed
 from tallystick.evidence.portable import (
@@ -29,6 +31,7 @@ from tallystick.evidence.portable import (
 from tallystick.receipts.papers import JobPapers
 
 BUNDLE_WITHHELD: Final = "the verification bundle is withheld"
+_MANIFESTS: Final = 16
 PRIVATE_LOCKED: Final = "the private part of the bundle is locked"
 
 
@@ -80,23 +83,25 @@ class ComputeCase:
     """One verification: documents, context, and what was decoded so far."""
 
     __slots__ = (
-        "_architecture",
         "_derived",
         "_evidence",
-        "_manifest",
         "_opening",
         "context",
         "documents",
     )
 
-    def __init__(self, documents: ComputeDocuments, context: ComputeContext) -> None:
+    def __init__(
+        self,
+        documents: ComputeDocuments,
+        context: ComputeContext,
+        opening: Opening | None = None,
+    ) -> None:
+        """Look at ``documents``; ``opening`` is that of the private part, if it was decoded."""
         self.documents = documents
         self.context = context
-        self._manifest: RuntimeManifest | None = None
-        self._architecture: Architecture | None = None
         self._evidence: PortableEvidence | None = None
         self._derived: DerivedEvidence | None = None
-        self._opening: Opening | None = None
+        self._opening = opening
 
     @property
     def body(self) -> ComputeReceipt:
@@ -105,15 +110,19 @@ class ComputeCase:
 
     def manifest(self, public: BundlePublic) -> RuntimeManifest:
         """Return the manifest of the public part. Raises EvidenceError when it is not one."""
-        if self._manifest is None:
-            self._manifest = RuntimeManifest.decode_strict(public.manifest)
-        return self._manifest
+        return _manifest(public.manifest)
+
+    def facts(self, public: BundlePublic) -> ManifestFacts:
+        """Return the manifest's facts. Raises EvidenceError when they are none."""
+        return _facts(public.manifest)
+
+    def identities(self, public: BundlePublic) -> ManifestIdentities:
+        """Return the four ids that follow from the manifest. Raises EvidenceError."""
+        return _identities(public.manifest)
 
     def architecture(self, public: BundlePublic) -> Architecture:
         """Return the architecture of the manifest, once all of it holds. Raises EvidenceError."""
-        if self._architecture is None:
-            self._architecture = verify_manifest(self.manifest(public))
-        return self._architecture
+        return _architecture(public.manifest)
 
     def evidence(self, public: BundlePublic) -> PortableEvidence:
         """Return the evidence of the public part. Raises EvidenceError when it is not one."""
@@ -134,6 +143,44 @@ class ComputeCase:
                 Opening, private.opening, max_bytes=MAX_BUNDLE, where="opening in the bundle"
             )
         return self._opening
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestIdentities:
+    """The ids of a manifest and its parts, 32 bytes each, named as in the compute receipt."""
+
+    model_profile_id: bytes
+    runtime_class_id: bytes
+    runtime_manifest_hash: bytes
+    shape_profile_id: bytes
+
+
+# A worker's receipts have few manifests between them, and what follows from one is a function of
+# its bytes alone: a verifier of many receipts works it out once. A refusal is never kept.
+@lru_cache(maxsize=_MANIFESTS)
+def _manifest(data: bytes) -> RuntimeManifest:
+    return RuntimeManifest.decode_strict(data)
+
+
+@lru_cache(maxsize=_MANIFESTS)
+def _architecture(data: bytes) -> Architecture:
+    return verify_manifest(_manifest(data))
+
+
+@lru_cache(maxsize=_MANIFESTS)
+def _facts(data: bytes) -> ManifestFacts:
+    return _manifest(data).decoded_facts()
+
+
+@lru_cache(maxsize=_MANIFESTS)
+def _identities(data: bytes) -> ManifestIdentities:
+    manifest = _manifest(data)
+    return ManifestIdentities(
+        manifest.model_profile_id,
+        manifest.runtime_class_id,
+        manifest.runtime_manifest_hash,
+        manifest.shape_profile_id,
+    )
 
 
 #: What a step says that it saw, or why it could not look.

@@ -94,7 +94,7 @@ def _check_claims(case: ComputeCase) -> None:
 def _check_manifest(case: ComputeCase, public: BundlePublic) -> None:
     """The manifest describes the run that the core is about."""
     core, manifest = case.documents.core, case.manifest(public)
-    facts = manifest.decoded_facts()
+    facts = case.facts(public)
     require_same(
         "core.model_digest", format_digest(manifest.model_profile.model_digest), core.model_digest
     )

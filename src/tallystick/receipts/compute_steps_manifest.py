@@ -45,9 +45,10 @@ def check_identities(case: ComputeCase) -> StepOutcome:
     public = case.documents.public
     if public is None:
         return NotChecked(BUNDLE_WITHHELD)
-    manifest = case.manifest(public)
+    identities = case.identities(public)
     for name in _IDS:
-        require_same(f"compute receipt: {name}", getattr(manifest, name), getattr(case.body, name))
+        expected, found = getattr(identities, name), getattr(case.body, name)
+        require_same(f"compute receipt: {name}", expected, found)
     return f"{len(_IDS)} ids recomputed"
 
 

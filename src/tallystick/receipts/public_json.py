@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from tallystick.canonical.hashing import format_digest
 from tallystick.canonical.json import JSONValue
-from tallystick.compute.semantic import semantic_units
 from tallystick.contracts.bundle import BundlePublic
 from tallystick.contracts.codec import encode
 from tallystick.contracts.compute_receipt import TraceEvidence, receipt_id
@@ -85,9 +84,7 @@ def public_receipt(case: ComputeCase, names: PublicNames) -> PublicReceipt:
         **_of_receipt(case, names),
         verification_bundle_id=format_digest(names.bundle_id),
         schedule_kind=case.evidence(public).kind.name.lower(),
-        semantic_compute_units_v3=semantic_units(
-            architecture, body.prefill_tokens, body.decode_tokens
-        ).compute_units,
+        semantic_compute_units_v3=case.derived(public).semantic_units,
         semantic_schedule=_semantic_figures(case, public),
         expert_route=ExpertRouteFigures(routes, 0 if routes is None else _route_rows(case, public)),
         verification_epoch=public.verification_epoch,

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from tallystick.attest import dsse
-from tallystick.attest.statements import check_execution_statement
+from tallystick.attest.statements import ReceiptDigests, check_execution_statement
 from tallystick.attest.trust import LINKS, TrustPolicy
 from tallystick.contracts.receipt import EgressAudit
 from tallystick.errors import EvidenceError
@@ -36,7 +36,12 @@ def check_attestations(documents: SetDocuments, trust: TrustPolicy, *, now: date
     verified = dsse.verify(
         envelope, payload_type=dsse.PAYLOAD_TYPE, keys=trust.execution_keys(), threshold=1
     )
-    claim = check_execution_statement(verified.payload, documents.receipt, documents.receipt_bytes)
+    claim = check_execution_statement(
+        verified.payload,
+        documents.receipt,
+        documents.receipt_bytes,
+        ReceiptDigests(documents.core_digest, documents.receipt_digest),
+    )
     key = trust.accept_execution(verified.signers, documents.receipt, now=now)
     links = (
         Link(LINKS[0], MISSING),

@@ -160,6 +160,7 @@ def compute_case(documents: SetDocuments, context: VerifyContext) -> ComputeCase
             now_epoch=epoch_of(milliseconds) if context.window == "now" else None,
             worker_keys=() if context.trust is None else context.trust.execution_keys(),
         ),
+        documents.opening,
     )
 
 
