@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +75,9 @@ def test_the_id_is_fixed() -> None:
 
 
 MAPPING_ID = "cf1a99439a80080eb0fcfee0e63eb75e9ecef1e58d60b5209c1e47f273059a9c"
+
+
+def test_the_specification_prints_the_text() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/spec/manifest.md").read_text()
+
+    assert page.rpartition("```text\n")[2].removesuffix("```\n").replace("\n", "") == mapping_text()
