@@ -41,8 +41,13 @@ class ReceiptSummary:
             ("prompt", f"committed as {core.prompt_commitment}"),
             ("output", f"committed as {core.output_commitment}"),
             ("disclosure", _disclosure(self.receipt)),
+            ("compute units", f"{core.canonical_compute_units} (ruleset v3)"),
             ("evidence", _evidence_words(self.receipt)),
             ("state root", evidence.state_root or "none"),
+            ("worker's state root", observed.worker_state_root or "none"),
+            ("expert routes", evidence.expert_route_root or "none"),
+            ("GEMM trace", evidence.gemm_trace_root or "none"),
+            ("compute receipt", observed.compute_receipt_digest),
             ("sandbox", f"{core.sandbox.profile}, enforced: {observed.enforcement_level}"),
             ("egress probes", observed.egress_audit.result.replace("_", " ")),
             ("run", f"{observed.run_id}, {observed.start_time} to {observed.end_time}"),
@@ -83,9 +88,10 @@ def _disclosure(receipt: Receipt) -> str:
 
 def _evidence_words(receipt: Receipt) -> str:
     evidence = receipt.core.evidence
+    level = evidence.level.replace("_", " ")
     if evidence.state_root is None:
-        return "none"
-    return f"{evidence.state_leaves} states of {evidence.layers} layers committed"
+        return level
+    return f"{level}: {evidence.state_leaves} states of {evidence.layers} layers"
 
 
 def _memory_words(receipt: Receipt) -> str:
