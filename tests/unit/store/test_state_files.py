@@ -97,6 +97,11 @@ CONTENT = [
     pytest.param(executing("ANALYZE"), "are not those of", id="statistics"),
     pytest.param(executing("DROP TABLE receipts"), "are not those of", id="missing table"),
     pytest.param(executing("PRAGMA journal_mode = DELETE"), "has no WAL", id="no WAL"),
+    pytest.param(
+        rewritten(lambda data: data.replace(b"TABLE jobs", b"TABL\xff\xb0jobs")),
+        "damaged|are not those of",
+        id="a schema that is no text",
+    ),
     pytest.param(rewritten(lambda _: b"\x00" * 8192), "no SQLite database", id="zeros"),
     pytest.param(rewritten(lambda _: b"text " * 200), "no SQLite database", id="text"),
     pytest.param(

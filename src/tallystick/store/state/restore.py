@@ -17,11 +17,13 @@ from tallystick.store.state import sql
 from tallystick.store.state.entry import StateEntry
 from tallystick.store.state.place import PENDING_SUFFIXES, check_file
 from tallystick.store.state.schema import (
+    DATABASE_ERRORS,
     HEADER_MAGIC,
     JOURNAL_BYTES,
     ROLLBACK_MARK,
     WAL_MARK,
     check_identity,
+    error_name,
     require_library,
 )
 
@@ -64,8 +66,8 @@ def restore_accepted(data: bytes, entry: StateEntry) -> None:
         check_identity(connection)
         _require_sound(connection, len(data))
         row = connection.execute(sql.RESTORE, (entry.receipt_id,)).fetchone()
-    except sqlite3.Error as error:
-        raise _damaged(getattr(error, "sqlite_errorname", type(error).__name__)) from None
+    except DATABASE_ERRORS as error:
+        raise _damaged(error_name(error)) from None
     finally:
         connection.close()
     if row is None:
@@ -118,9 +120,9 @@ def _open_bytes(data: bytes) -> sqlite3.Connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         connection.execute("PRAGMA query_only = ON")
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         connection.close()
-        raise _damaged(getattr(error, "sqlite_errorname", type(error).__name__)) from None
+        raise _damaged(error_name(error)) from None
     return connection
 
 

@@ -20,6 +20,8 @@ HEADER_MAGIC: Final = b"SQLite format 3\0"
 JOURNAL_BYTES: Final = slice(18, 20)
 WAL_MARK: Final = b"\x02\x02"
 ROLLBACK_MARK: Final = b"\x01\x01"
+# Python cannot always decode the text of SQLite's error, which quotes the schema of the file.
+DATABASE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 _PAGE_BYTES: Final = 4096
 _OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
 # More objects than any state store has: a hostile schema is not read to its end.
@@ -28,6 +30,11 @@ _OBJECTS: Final = (
     "SELECT CAST(type AS BLOB), CAST(name AS BLOB), CAST(tbl_name AS BLOB), CAST(sql AS BLOB) "
     "FROM sqlite_master ORDER BY type, name LIMIT ?"
 )
+
+
+def error_name(error: Exception) -> str:
+    """Return SQLite's name of an error; its text may quote a hostile file, so it is not shown."""
+    return getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
 
 
 def require_library() -> None:
@@ -63,7 +70,7 @@ def first_image() -> bytes:
 
 
 def fingerprint(connection: sqlite3.Connection) -> str:
-    """Return the DDL fingerprint of an open database: 64 hex digits. Raises sqlite3.Error."""
+    """Return the DDL fingerprint of an open database: 64 hex digits. Raises DATABASE_ERRORS."""
     parts: list[bytes] = []
     for row in connection.execute(_OBJECTS, (_MAX_OBJECTS,)):
         parts += (value if isinstance(value, bytes) else b"" for value in row)
@@ -73,8 +80,8 @@ def fingerprint(connection: sqlite3.Connection) -> str:
 def check_identity(connection: sqlite3.Connection) -> None:
     """Check application id, schema version and DDL fingerprint of an open database.
 
-    Raises EvidenceError when it is not a state store of this version, sqlite3.Error when it cannot
-    be read.
+    Raises EvidenceError when it is not a state store of this version, DATABASE_ERRORS when it
+    cannot be read.
     """
     application = _pragma(connection, "application_id")
     if application != APPLICATION_ID:

@@ -23,7 +23,12 @@ from tallystick.store.state.place import (
     locked,
     require_opened,
 )
-from tallystick.store.state.schema import check_identity, require_library
+from tallystick.store.state.schema import (
+    DATABASE_ERRORS,
+    check_identity,
+    error_name,
+    require_library,
+)
 
 _WAIT_SECONDS: Final = 10.0
 _FOREIGN: Final = "move that file away and keep it, or choose another place"
@@ -135,7 +140,7 @@ class StateStore:
             raise EvidenceError(
                 "the state store's own rules refuse the receipt", found=error.sqlite_errorname
             ) from None
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise _unavailable(self._path, error) from None
 
     def _refuse_repeated(self, values: Mapping[str, bytes | int]) -> None:
@@ -220,7 +225,7 @@ def _usable(path: Path) -> Iterator[None]:
         raise UnavailableError(
             error.message, expected=error.expected, found=error.found, hint=error.hint or _FOREIGN
         ) from None
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         raise _unavailable(path, error) from None
     except OSError as error:
         raise UnavailableError(
@@ -230,8 +235,8 @@ def _usable(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _unavailable(path: Path, error: sqlite3.Error) -> UnavailableError:
-    name = getattr(error, "sqlite_errorname", type(error).__name__)
+def _unavailable(path: Path, error: Exception) -> UnavailableError:
+    name = error_name(error)
     primary = "_".join(name.split("_")[:2])
     reason, hint = _REASONS.get(primary, ("SQLite refuses", "choose another place"))
     return UnavailableError(
