@@ -4,41 +4,21 @@ from __future__ import annotations
 
 import base64
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tallystick.attest import dsse
 from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keys import SigningKey
-from tallystick.attest.statements import execution_statement
 from tallystick.attest.trust import TrustPolicy
 from tallystick.canonical.hashing import domain_hash, format_digest, sha256
-from tallystick.canonical.json import jcs, parse_strict
+from tallystick.compute.families import describe
 from tallystick.contracts import digests
-from tallystick.contracts.bundle import (
-    BundlePrivate,
-    BundlePublic,
-    decode_private,
-    encode_private,
-    encode_public,
-)
-from tallystick.contracts.codec import decode_bytes
 from tallystick.contracts.generation import Generation, HostFacts, Timings
-from tallystick.contracts.layout import (
-    BUNDLE,
-    ENVELOPES,
-    MARKER,
-    MEMBERS,
-    PUBLIC_JSON,
-    RECEIPT,
-    MemberKind,
-)
+from tallystick.contracts.layout import MemberKind
 from tallystick.contracts.manifest import RuntimeManifest
-from tallystick.contracts.opening import ReceiptSet
 from tallystick.contracts.platform import (
     DeviceFacts,
     EngineBuildFacts,
@@ -47,14 +27,22 @@ from tallystick.contracts.platform import (
     ProgramFacts,
     WheelFacts,
 )
-from tallystick.contracts.receipt import FingerprintPart, Receipt
-from tallystick.contracts.request import PRODUCER, RUN_SCHEMA, Chat, ExpectedDigest, InferenceRun
+from tallystick.contracts.receipt import FingerprintPart
+from tallystick.contracts.request import (
+    PRODUCER,
+    RUN_SCHEMA,
+    Chat,
+    EvidencePart,
+    ExpectedDigest,
+    InferenceRun,
+)
 from tallystick.contracts.runtime import EngineBuild, Knob, RowClass, RuntimeClass
+from tallystick.evidence.observed import encode_observed
+from tallystick.evidence.routes import encode_routes
 from tallystick.evidence.state_tree import leaf_count
 from tallystick.models.manifest import PinnedFacts, Runtime, build_manifest
 from tallystick.receipts.build import BuiltSet, Sealing, SetInputs, build_set
 from tallystick.receipts.build_parts import SupervisorFacts
-from tallystick.receipts.sealing import Envelope, bundle_id, open_with, parse, seal
 from tallystick.receipts.self_local import (
     JOB_SECRETS_BYTES,
     JobSecrets,
@@ -65,7 +53,7 @@ from tallystick.store.state.entry import StateEntry
 from tallystick.telemetry.events import Event, EventKind
 from tallystick.telemetry.log import encode_log
 from tallystick.worker.papers import RunPapers, record_in
-from tests.support.documents import example_facts
+from tests.support import compute_sets
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 SIGNER = SigningKey.from_seed(bytes(range(32)))
@@ -167,6 +155,12 @@ def no_evidence() -> dict[str, Any]:
     }
 
 
+def stateless(**changes: Any) -> Generation:
+    """Return a result without committed states."""
+    absent = {"state_root": None, "state_leaves": 0, "leaf_checks": "", "worker_state_root": None}
+    return make_generation(**{**absent, **changes})
+
+
 def make_platform() -> PlatformFacts:
     """Return what a child saw of its platform."""
     return PlatformFacts(
@@ -244,12 +238,15 @@ def make_events(tokens: int) -> list[Event]:
 
 
 def make_manifest(
-    runtime_class: RuntimeClass | None = None, generation: Generation | None = None
+    runtime_class: RuntimeClass | None = None,
+    generation: Generation | None = None,
+    *,
+    experts: bool = False,
 ) -> RuntimeManifest:
     """Return the manifest of a test set: the model has as many layers as the result says."""
     result = generation or make_generation()
     facts = replace(
-        example_facts(),
+        compute_sets.model_facts(experts=experts),
         layers=result.layers,
         context_train=4096,
         chat_template_digest=fake_digest("template"),
@@ -296,15 +293,16 @@ def make_set(
     *,
     key: SigningKey = SIGNER,
     runtime_class: RuntimeClass | None = None,
+    manifest: RuntimeManifest | None = None,
     facts: SupervisorFacts | None = None,
     telemetry: bytes | None = None,
     label: str = "papers",
 ) -> BuiltSet:
-    """Build one valid set."""
+    """Build one valid set; another ``label`` gives it other secrets."""
     result = generation or make_generation()
     runtime = runtime_class or make_class()
     declared = run or make_run()
-    manifest = make_manifest(runtime, result)
+    manifest = manifest or make_manifest(runtime, result)
     papers = make_papers(declared, manifest, key, label)
     return build_set(
         SetInputs(
@@ -345,114 +343,55 @@ def make_ordinary() -> BuiltSet:
     return make_set(make_run(max_tokens=1024), generation)
 
 
-@dataclass(frozen=True, slots=True)
-class Forger:
-    """An attacker who edits one document of a set and makes every digest agree again.
+def make_traced(
+    *parts: EvidencePart, experts: bool = False, sequential: bool = False, **changes: Any
+) -> BuiltSet:
+    """Build a set with these parts of evidence, which are invented but agree with each other.
 
-    He holds the audit key, so that the bundle can be sealed anew; not the worker's signing key,
-    unless one is given.
+    ``changes`` are more arguments of :func:`make_set`.
     """
-
-    files: Mapping[str, bytes]
-
-    @property
-    def set_id(self) -> str:
-        """The id of the untouched set."""
-        return next(name for name in self.files if name.endswith(MARKER.suffix))[:32]
-
-    def data(self, kind: MemberKind) -> bytes:
-        """Return the bytes of one member."""
-        return self.files[kind.name(self.set_id)]
-
-    def document(self, suffix: str) -> Any:
-        """Return one member as a JSON value of its own; ``OPENING`` is inside the bundle."""
-        if suffix == OPENING:
-            return parse_strict(self.private.opening, max_bytes=1 << 26)
-        return parse_strict(self.files[self.set_id + suffix], max_bytes=1 << 26)
-
-    @property
-    def envelope(self) -> Envelope:
-        """The sealed bundle."""
-        return parse(self.data(BUNDLE))
-
-    @property
-    def private(self) -> BundlePrivate:
-        """The private part of the bundle."""
-        return decode_private(open_with(self.envelope, AUDIT_KEY))
-
-    def sealed(
-        self, private: BundlePrivate | None = None, public: BundlePublic | None = None
-    ) -> bytes:
-        """Return the bundle with other parts, sealed with the right key and the same header."""
-        envelope = self.envelope
-        return seal(
-            envelope.public if public is None else encode_public(public),
-            encode_private(private or self.private),
-            receipt_binding=envelope.receipt_binding if public is None else public.receipt_binding,
-            key=AUDIT_KEY,
-            salt=envelope.salt,
-            nonce=envelope.nonce,
-        )
-
-    def with_opening(self, value: Any) -> dict[str, bytes]:
-        """Return the set whose bundle holds the opening ``value``."""
-        return self.with_member(BUNDLE, self.sealed(replace(self.private, opening=jcs(value))))
-
-    def with_receipt(self, value: Any, *, key: SigningKey | None = None) -> dict[str, bytes]:
-        """Return a set around the receipt ``value``: renamed, opening and marker adapted.
-
-        The old signature stays, or ``key`` signs a matching statement.
-        """
-        receipt_bytes = jcs(value)
-        core, observed = sha256(jcs(value["core"])), sha256(jcs(value["observed"]))
-        digest = format_digest(domain_hash("geoai.receipt", 1, [core, observed]))
-        opening = self.document(OPENING)
-        opening["receipt_digest"] = digest
-        public = self.document(PUBLIC_JSON.suffix)
-        public["receipt_digest"], public["core_digest"] = digest, format_digest(core)
-        bundle = self.sealed(replace(self.private, opening=jcs(opening)))
-        public["verification_bundle_id"] = format_digest(bundle_id(bundle))
-        envelopes = self.data(ENVELOPES)
-        if key is not None:
-            receipt = decode_bytes(Receipt, receipt_bytes, max_bytes=1 << 20)
-            statement = execution_statement(receipt, receipt_bytes)
-            envelopes = dsse.sign(statement, dsse.PAYLOAD_TYPE, [key]) + b"\n"
-        return reseal(
-            digest,
-            {
-                **{kind: self.data(kind) for kind in MEMBERS},
-                RECEIPT: receipt_bytes,
-                PUBLIC_JSON: jcs(public),
-                ENVELOPES: envelopes,
-                BUNDLE: bundle,
-            },
-        )
-
-    def with_member(self, kind: MemberKind, data: bytes) -> dict[str, bytes]:
-        """Return the set with one member replaced and the marker adapted."""
-        contents = {kind: self.data(kind) for kind in MEMBERS}
-        marker = decode_bytes(ReceiptSet, self.data(MARKER), max_bytes=65536)
-        return reseal(marker.receipt_digest, {**contents, kind: data}, set_id=self.set_id)
-
-
-def reseal(
-    receipt_digest: str, contents: Mapping[MemberKind, bytes], *, set_id: str | None = None
-) -> dict[str, bytes]:
-    """Return files by name under the right id, with a completion marker that fits them."""
-    name = set_id or digests.receipt_id(receipt_digest)
-    files = {kind.name(name): data for kind, data in contents.items()}
-    marker = {
-        "schema": "misaka.palw.receipt-set.v2",
-        "producer": PRODUCER,
-        "receipt_digest": receipt_digest,
-        "members": [
-            {
-                "name": kind.name(name),
-                "digest": format_digest(sha256(contents[kind])),
-                "visibility": kind.visibility,
-            }
-            for kind in MEMBERS
-        ],
+    facts = replace(compute_sets.model_facts(experts=experts), context_train=4096)
+    gathered = compute_sets.gather(parts, describe(facts), sequential=sequential)
+    prompt_ids, sampled_ids = compute_sets.PROMPT_IDS, compute_sets.SAMPLED_IDS
+    common = {
+        "prompt_ids": prompt_ids,
+        "sampled_ids": sampled_ids,
+        "context_tokens": 4096 if sequential else 256,
+        "routes": _base64(None if gathered.routes is None else encode_routes(gathered.routes)),
+        "observed_evidence": _base64(
+            None if gathered.observed is None else encode_observed(gathered.observed)
+        ),
     }
-    files[MARKER.name(name)] = jcs(marker)  # type: ignore[arg-type]
-    return files
+    if gathered.state_root is None:
+        generation = stateless(**common)
+    else:
+        leaves = leaf_count(len(prompt_ids), len(sampled_ids), LAYERS)
+        generation = make_generation(
+            **common,
+            state_root=format_digest(gathered.state_root),
+            state_leaves=leaves,
+            leaf_checks=_base64(bytes(4 * leaves)),
+        )
+    one = RowClass(1, 1)
+    runtime = (
+        make_class(policy="sequential", prompt_class=one, decode_class=one, knobs=())
+        if sequential
+        else make_class()
+    )
+    run = make_run(evidence=parts, policy=runtime.policy, parse_special=sequential)
+    return make_set(
+        run,
+        generation,
+        runtime_class=runtime,
+        manifest=make_manifest(runtime, generation, experts=experts),
+        **changes,
+    )
+
+
+def data_of(built: BuiltSet, kind: MemberKind) -> bytes:
+    """Return the bytes of one member of a set."""
+    return built.files()[kind.name(built.receipt_id)]
+
+
+def _base64(data: bytes | None) -> str:
+    return "" if data is None else base64.b64encode(data).decode()

@@ -10,7 +10,7 @@ from tallystick.attest.trust import TrustPolicy
 from tallystick.contracts import digests
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.request import ExpectedDigest
-from tallystick.errors import EvidenceError, InputError, RunFailedError, SandboxError
+from tallystick.errors import InputError, RunFailedError, SandboxError
 from tallystick.receipts.build_parts import timestamp
 from tallystick.receipts.steps_structure import timestamp_ns
 from tallystick.receipts.verify import verify_set
@@ -25,9 +25,12 @@ from tests.support.sets import (
     make_events,
     make_facts,
     make_generation,
+    make_manifest,
     make_public,
     make_run,
     make_set,
+    make_traced,
+    stateless,
 )
 
 
@@ -37,12 +40,41 @@ def test_a_built_set_verifies() -> None:
     assert built.report.verified
     assert built.receipt_id == digests.receipt_id(built.receipt_digest)
     assert [member.name.removeprefix(built.receipt_id) for member in built.members] == [
+        ".palw",
+        ".json",
         ".geoai.json",
         ".telemetry.jsonl",
         ".intoto.jsonl",
-        ".opening",
+        ".palw.bundle",
+        "palw-state.sqlite3",
     ]
-    assert [member.visibility for member in built.members] == ["public"] * 3 + ["private"]
+    assert [member.visibility for member in built.members] == ["public"] * 5 + ["private"] * 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "experts", "sequential", "level"),
+    [
+        ((), False, False, "none"),
+        (("graph",), False, True, "graph"),
+        (("gemm",), False, False, "gemm_traced"),
+        (("gemm",), True, True, "gemm_traced"),
+        (("states",), True, False, "state_committed"),
+        (("states", "gemm"), True, True, "state_committed"),
+        (("states", "graph", "gemm"), True, False, "state_committed"),
+    ],
+)
+def test_every_step_of_a_built_set_passes(
+    parts: tuple[str, ...], experts: bool, sequential: bool, level: str
+) -> None:
+    built = make_traced(*parts, experts=experts, sequential=sequential)
+    assert built.receipt.core.evidence.level == level
+    built.report.require_complete()
+    evidence = built.receipt.core.evidence
+    assert (evidence.state_root is not None) is ("states" in parts)
+    assert (evidence.gemm_trace_root is not None) is ("gemm" in parts)
+    assert (evidence.expert_route_root is not None) is (
+        experts and bool({"states", "gemm"} & {*parts})
+    )
 
 
 def test_a_public_chat_run_verifies() -> None:
@@ -51,8 +83,7 @@ def test_a_public_chat_run_verifies() -> None:
 
 
 def test_without_states_the_level_is_none() -> None:
-    generation = make_generation(state_root=None, state_leaves=0, leaf_checks="")
-    built = make_set(make_run(evidence=()), generation)
+    built = make_set(make_run(evidence=()), stateless())
     assert built.receipt.core.evidence.level == "none"
     assert built.receipt.core.evidence.state_root is None
 
@@ -111,53 +142,56 @@ def test_a_declared_bundle_is_refused(field: str) -> None:
     ("changes", "field"),
     [
         ({"sampled_ids": (1, 2, 3)}, "state_leaves"),
-        ({"sampled_ids": tuple(range(9))}, "state_leaves"),
+        ({"sampled_ids": tuple(range(9))}, "decode_tokens"),
         ({"state_leaves": 0}, "state_leaves"),
-        ({"layers": 4}, "state_leaves"),
-        ({"layers": 0}, "layers"),
+        ({"layers": 4}, "core.evidence.layers"),
+        ({"layers": 0}, "core.evidence.layers"),
         ({"context_tokens": 8}, "context_tokens"),
         ({"leaf_checks": ""}, "leaf_checks"),
         ({"rendered_prompt": "another"}, "rendered_prompt"),
         ({"chat_template_digest": fake_digest("t")}, "chat_template_digest"),
         ({"stop_reason": "length"}, "sampled_tokens"),
-        ({"state_root": None}, "state_leaves"),
-        ({"state_root": None, "state_leaves": 0, "leaf_checks": ""}, "evidence.level"),
+        ({"state_root": None}, "required_evidence_level"),
+        ({"state_root": None, "state_leaves": 0, "leaf_checks": ""}, "evidence_level"),
     ],
 )
 def test_a_result_that_contradicts_itself_gives_no_set(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(RunFailedError, match=field):
-        make_set(generation=make_generation(**changes))
+        make_set(generation=make_generation(**changes), manifest=make_manifest())
 
 
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"max_tokens": 3}, "max_tokens"),
+        ({"max_tokens": 3}, "decode_tokens"),
         ({"seed": 1}, "seed"),
         ({"temperature": "0.5"}, "seed"),
         ({"policy": "sequential"}, "policy"),
-        ({"model_digest": fake_digest("other")}, "expectedDigest"),
+        ({"model_digest": fake_digest("other")}, "core.model_digest"),
         ({"expires_at": "2026-11-30T00:53:20.029Z"}, "expired"),
     ],
 )
 def test_a_result_of_another_request_gives_no_set(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(RunFailedError, match=field):
-        make_set(make_run(**changes))
+        make_set(make_run(**changes), manifest=make_manifest())
 
 
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"engine_library": fake_digest("x")}, "engine_library"),
-        ({"decode_class": replace(make_class().decode_class, floor=3)}, "decode_class"),
-        ({"policy": "sequential"}, "prompt_class"),
+        ({"engine_library": fake_digest("x")}, "core.runtime_class"),
+        (
+            {"decode_class": replace(make_class().decode_class, floor=3)},
+            "core.runtime_class",
+        ),
+        ({"policy": "sequential"}, "core.runtime_class"),
     ],
 )
 def test_a_runtime_class_that_does_not_fit_gives_no_set(
     changes: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(RunFailedError, match=field):
-        make_set(runtime_class=make_class(**changes))
+        make_set(runtime_class=make_class(**changes), manifest=make_manifest())
 
 
 def test_times_that_contradict_each_other_give_no_set() -> None:
@@ -168,7 +202,7 @@ def test_times_that_contradict_each_other_give_no_set() -> None:
 def test_telemetry_of_another_run_gives_no_set() -> None:
     with pytest.raises(RunFailedError, match="TokenEmitted"):
         make_set(telemetry=encode_log(make_events(3)))
-    with pytest.raises(EvidenceError, match="telemetry"):
+    with pytest.raises(RunFailedError, match="telemetry"):
         make_set(telemetry=b"{}\n")
 
 

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import pytest
 
+from tallystick.contracts.layout import RECEIPT
 from tallystick.errors import EvidenceError
 from tallystick.receipts.inspect import inspect_receipt
-from tests.support.sets import make_generation, make_public, make_run, make_set
+from tests.support.sets import data_of, make_public, make_run, make_set, stateless
 
 
 def test_the_summary_names_what_a_reader_asks_for() -> None:
     built = make_set()
-    summary = inspect_receipt(built.members[0].data)
+    summary = inspect_receipt(data_of(built, RECEIPT))
     assert summary.receipt == built.receipt
     assert summary.receipt_digest == built.receipt_digest
     assert summary.core_digest == built.core_digest
@@ -23,9 +24,8 @@ def test_the_summary_names_what_a_reader_asks_for() -> None:
 
 
 def test_both_halves_follow_the_receipt() -> None:
-    with_states = inspect_receipt(make_set().members[0].data)
-    generation = make_generation(state_root=None, state_leaves=0, leaf_checks="")
-    without = inspect_receipt(make_set(make_run(evidence=()), generation).members[0].data)
+    with_states = inspect_receipt(data_of(make_set(), RECEIPT))
+    without = inspect_receipt(data_of(make_set(make_run(evidence=()), stateless()), RECEIPT))
     assert any("24 intermediate states" in line for line in with_states.proves)
     assert not any("states:" in line for line in without.proves)
     assert any("none were committed" in line for line in without.does_not_prove)
@@ -35,7 +35,7 @@ def test_both_halves_follow_the_receipt() -> None:
 
 
 def test_public_digests_are_shown() -> None:
-    rows = dict(inspect_receipt(make_set(*make_public()).members[0].data).rows())
+    rows = dict(inspect_receipt(data_of(make_set(*make_public()), RECEIPT)).rows())
     assert rows["disclosure"].startswith("public: prompt sha256:")
 
 

@@ -5,13 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.contracts.layout import MEMBERS
+from tallystick.contracts.layout import MARKER, MEMBERS, RECEIPT, STATE, MemberKind
 from tallystick.errors import EvidenceError, NothingToVerifyError
 from tallystick.receipts.build import BuiltSet
 from tallystick.store.artifacts import write_set
-from tallystick.store.sets import find_sets, load_set, read_receipt, read_set
+from tallystick.store.sets import (
+    SetLocation,
+    find_sets,
+    load_set,
+    read_receipt,
+    read_set,
+    require_kept_private,
+)
 from tests.support.ordinary_user import run_as_ordinary_user
-from tests.support.sets import make_facts, make_set
+from tests.support.sets import data_of, make_facts, make_set
+
+PRIVATE = tuple(kind for kind in MEMBERS if kind.visibility == "private")
+
+
+def name_of(kind: MemberKind) -> str:
+    return kind.shared or kind.suffix
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +37,7 @@ def directory(built: BuiltSet, tmp_path: Path) -> Path:
     return write_set(tmp_path / "set", built.members, built.marker)
 
 
-@pytest.mark.parametrize("suffix", [None, ".geoai.json", ".complete", ".opening"])
+@pytest.mark.parametrize("suffix", [None, ".geoai.json", ".complete", ".palw.bundle"])
 def test_what_was_written_is_read(built: BuiltSet, directory: Path, suffix: str | None) -> None:
     path = directory if suffix is None else directory / (built.receipt_id + suffix)
     loaded = read_set(path)
@@ -33,19 +46,27 @@ def test_what_was_written_is_read(built: BuiltSet, directory: Path, suffix: str 
     assert loaded.location.set_id == built.receipt_id
 
 
-def test_the_private_member_may_be_withheld(built: BuiltSet, directory: Path) -> None:
-    name = built.receipt_id + ".opening"
+@pytest.mark.parametrize("kind", PRIVATE, ids=name_of)
+def test_a_private_member_may_be_withheld(
+    built: BuiltSet, directory: Path, kind: MemberKind
+) -> None:
+    name = kind.name(built.receipt_id)
     (directory / name).unlink()
     loaded = read_set(directory)
     assert loaded.withheld == (name,)
     assert name not in loaded.files
+    assert len(loaded.files) == len(MEMBERS)  # the marker is one of them
 
 
-def test_a_private_member_of_another_user_counts_as_withheld(built: BuiltSet) -> None:
+@pytest.mark.parametrize("kind", PRIVATE, ids=name_of)
+def test_a_private_member_of_another_user_counts_as_withheld(
+    built: BuiltSet, kind: MemberKind
+) -> None:
     def body(directory: Path) -> None:
+        name = kind.name(built.receipt_id)
         write_set(directory / "set", built.members, built.marker)
-        (directory / "set" / f"{built.receipt_id}.opening").chmod(0o000)
-        assert read_set(directory / "set").withheld == (f"{built.receipt_id}.opening",)
+        (directory / "set" / name).chmod(0o000)
+        assert read_set(directory / "set").withheld == (name,)
 
     run_as_ordinary_user(body)
 
@@ -61,21 +82,22 @@ def test_a_missing_public_file_is_an_incomplete_set(
         load_set(find_sets(directory)[0])
 
 
+@pytest.mark.parametrize("kind", PRIVATE, ids=name_of)
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
 def test_a_private_member_with_a_loosened_mode_is_refused(
-    built: BuiltSet, directory: Path, mode: int
+    built: BuiltSet, directory: Path, kind: MemberKind, mode: int
 ) -> None:
-    (directory / f"{built.receipt_id}.opening").chmod(mode)
+    (directory / kind.name(built.receipt_id)).chmod(mode)
     with pytest.raises(EvidenceError, match="private, but other users"):
         read_set(directory)
 
 
-@pytest.mark.parametrize("suffix", [*(kind.suffix for kind in MEMBERS), ".complete"])
+@pytest.mark.parametrize("file", [*MEMBERS, MARKER], ids=name_of)
 @pytest.mark.parametrize("kind", ["symlink", "hard link", "directory", "fifo"])
 def test_only_plain_files_are_read(
-    built: BuiltSet, directory: Path, tmp_path: Path, suffix: str, kind: str
+    built: BuiltSet, directory: Path, tmp_path: Path, file: MemberKind, kind: str
 ) -> None:
-    member = directory / (built.receipt_id + suffix)
+    member = directory / file.name(built.receipt_id)
     elsewhere = tmp_path / "elsewhere"
     if kind == "hard link":
         os.link(member, elsewhere)
@@ -109,15 +131,19 @@ def test_an_oversized_member_is_not_read_to_its_end(built: BuiltSet, directory: 
 
 
 def test_several_sets_in_one_directory(built: BuiltSet, directory: Path, tmp_path: Path) -> None:
+    """One store stands for one set; without their stores, sets can share a directory."""
     other = make_set(facts=make_facts(rss_after=7))
     second = write_set(tmp_path / "other", other.members, other.marker)
+    for place in (directory, second):
+        (place / STATE.name("")).unlink()
     for path in second.iterdir():
         path.rename(directory / path.name)
     locations = find_sets(directory)
     assert [item.set_id for item in locations] == sorted([built.receipt_id, other.receipt_id])
     for location in locations:
         load_set(location)
-    assert read_set(directory / f"{other.receipt_id}.geoai.json").files == other.files()
+    files = read_set(directory / f"{other.receipt_id}.geoai.json").files
+    assert {**files, STATE.name(""): data_of(other, STATE)} == other.files()
     with pytest.raises(NothingToVerifyError, match="2 sets"):
         read_set(directory)
 
@@ -147,10 +173,66 @@ def test_a_folder_of_sets_says_how_to_name_them(directory: Path) -> None:
 def test_a_receipt_is_shown_without_its_set(
     built: BuiltSet, directory: Path, tmp_path: Path
 ) -> None:
-    expected = built.members[0].data
+    expected = data_of(built, RECEIPT)
     assert read_receipt(directory) == expected
     assert read_receipt(directory / f"{built.receipt_id}.complete") == expected
     (tmp_path / "copy.json").write_bytes(expected)
     assert read_receipt(tmp_path / "copy.json") == expected
     with pytest.raises(NothingToVerifyError):
         read_receipt(tmp_path / "none.json")
+
+
+def location_of(built: BuiltSet, directory: Path) -> SetLocation:
+    return SetLocation(directory, built.receipt_id)
+
+
+def test_a_set_as_it_was_written_is_kept_private(built: BuiltSet, directory: Path) -> None:
+    require_kept_private(location_of(built, directory))
+
+
+@pytest.mark.parametrize("kind", [*MEMBERS, MARKER], ids=name_of)
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o640, 0o644, 0o666, 0o755, 0o4644, 0o1600])
+def test_a_set_that_is_kept_has_exact_modes(
+    built: BuiltSet, directory: Path, kind: MemberKind, mode: int
+) -> None:
+    name = kind.name(built.receipt_id)
+    (directory / name).chmod(mode)
+    if mode == kind.mode:
+        require_kept_private(location_of(built, directory))
+        return
+    with pytest.raises(EvidenceError, match="not as its holder keeps it") as caught:
+        require_kept_private(location_of(built, directory))
+    assert name in str(caught.value)
+    assert f"mode {kind.mode:04o}" in str(caught.value.expected)
+
+
+@pytest.mark.parametrize("mode", [0o500, 0o710, 0o701, 0o755, 0o777, 0o1700])
+def test_the_directory_of_a_set_that_is_kept_is_the_holders_alone(
+    built: BuiltSet, directory: Path, mode: int
+) -> None:
+    directory.chmod(mode)
+    try:
+        with pytest.raises(EvidenceError, match="not as its holder keeps it"):
+            require_kept_private(location_of(built, directory))
+    finally:
+        directory.chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("kind", [*MEMBERS, MARKER, None], ids=lambda kind: kind and name_of(kind))
+def test_a_set_that_is_kept_belongs_to_who_looks(
+    built: BuiltSet, directory: Path, kind: MemberKind | None
+) -> None:
+    os.chown(directory / ("" if kind is None else kind.name(built.receipt_id)), 65534, 65534)
+    with pytest.raises(EvidenceError, match="not as its holder keeps it"):
+        require_kept_private(location_of(built, directory))
+
+
+@pytest.mark.parametrize("kind", [*MEMBERS, MARKER], ids=name_of)
+def test_of_a_set_that_is_kept_nothing_is_missing(
+    built: BuiltSet, directory: Path, kind: MemberKind
+) -> None:
+    (directory / kind.name(built.receipt_id)).unlink()
+    with pytest.raises(NothingToVerifyError, match="cannot read") as caught:
+        require_kept_private(location_of(built, directory))
+    assert kind.name(built.receipt_id) in str(caught.value)
