@@ -20,6 +20,7 @@ from tallystick.compute.operations import (
 from tallystick.compute.profiles import QWEN36_35B_A3B, PublishedNumbers
 from tallystick.compute.schedule import ScheduledOperation
 from tallystick.contracts.model import ModelShape
+from tallystick.evidence.adapter.gates import HeaderGate
 from tallystick.evidence.gemm_trace import GemmTrace, make_trace
 from tallystick.evidence.routes import ExpertRoutes, RouteBuilder
 from tallystick.evidence.schedule import (
@@ -28,6 +29,7 @@ from tallystick.evidence.schedule import (
     SchedulePhase,
     pack_indexes,
 )
+from tests.golden import reference_observer
 
 BLIND = bytes(range(32))
 HYBRID = describe(QWEN36_35B_A3B)
@@ -44,6 +46,30 @@ DENSE = describe(
 )
 PREFILL, DECODE, SEALING = SchedulePhase
 
+#: The gate of the model that :func:`small_header` tells of.
+SMALL_GATE = HeaderGate(
+    architecture="qwen35moe",
+    layers=1,
+    blocks=1,
+    embedding=4,
+    vocabulary=11,
+    context_train=4096,
+    parameters=1000,
+    experts=4,
+    experts_used=2,
+    file_type=7,
+    rope_frequency_scale="0.25",
+)
+_METADATA = {
+    "general.architecture": "qwen35moe",
+    "general.file_type": "7",
+    "general.quantization_version": "2",
+    "qwen35moe.block_count": "1",
+    "qwen35moe.context_length": "4096",
+    "qwen35moe.embedding_length": "4",
+    "qwen35moe.expert_count": "4",
+    "qwen35moe.expert_used_count": "2",
+}
 Step = tuple[SchedulePhase, int, Sequence[ScheduledOperation]]
 
 
@@ -95,6 +121,13 @@ def routes_of(architecture: Architecture, positions: int, last_from: int = 0) ->
         due = builder.rows_due(position, 1)
         builder.push(position, 1, [*rows[:-1], rows[-1] * due])
     return builder.finish()
+
+
+def small_header(observer: str) -> bytes:
+    """Return the header's line of the golden transcript, with metadata that a gate knows."""
+    header = reference_observer.header(observer)
+    header["model"]["metadata"] = [{"key": k, "value": v} for k, v in _METADATA.items()]
+    return reference_observer.line(header)
 
 
 U32 = st.integers(0, 2**32 - 1)

@@ -23,41 +23,17 @@ from tallystick.evidence.adapter.transcript import AdaptedTranscript, adapt_tran
 from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.schedule import pack_indexes
 from tests.golden import reference_observer as reference
-from tests.support.evidence import BLIND, DECODE, PREFILL, at, schedule_of
+from tests.support.evidence import BLIND, DECODE, PREFILL, SMALL_GATE, at, schedule_of, small_header
 
 GOLDEN = Path(__file__).parents[4] / "docs" / "spec" / "vectors" / "observer.jsonl"
-GATE = HeaderGate(
-    architecture="qwen35moe",
-    layers=1,
-    blocks=1,
-    embedding=4,
-    vocabulary=11,
-    context_train=4096,
-    parameters=1000,
-    experts=4,
-    experts_used=2,
-    file_type=7,
-    rope_frequency_scale="0.25",
-)
-METADATA = {
-    "general.architecture": "qwen35moe",
-    "general.file_type": "7",
-    "general.quantization_version": "2",
-    "qwen35moe.block_count": "1",
-    "qwen35moe.context_length": "4096",
-    "qwen35moe.embedding_length": "4",
-    "qwen35moe.expert_count": "4",
-    "qwen35moe.expert_used_count": "2",
-}
+GATE = SMALL_GATE
 Records = list[dict[str, Any]]
 
 
 def records(observer: str = "sketch") -> Records:
     """Return the golden transcript's records with the header of a model that has a gate."""
-    found = copy.deepcopy(reference.records(observer))
-    entries = [{"key": key, "value": value} for key, value in METADATA.items()]
-    found[0]["model"]["metadata"] = entries
-    return found
+    header = json.loads(small_header(observer))
+    return [header, *copy.deepcopy(reference.records(observer)[1:])]
 
 
 def adapted(found: Records) -> AdaptedTranscript:
