@@ -21,7 +21,13 @@ from tallystick.compute.operations import (
 )
 from tallystick.compute.profiles import PROFILES, profile_architecture
 from tallystick.compute.rules import RULES_V3
-from tallystick.compute.schedule import ScheduledOperation, SemanticSchedule, semantic_schedule
+from tallystick.compute.schedule import (
+    ScheduledOperation,
+    SemanticSchedule,
+    SemanticSummary,
+    semantic_schedule,
+    summarise_schedule,
+)
 from tallystick.compute.semantic import semantic_units
 from tallystick.errors import InputError
 from tests.unit.compute.descriptions import FAMILY_NUMBERS
@@ -99,6 +105,15 @@ def test_attention_reaches_over_both_phases_and_no_further_than_its_window() -> 
     windows = {x.mixer.window for x in gemma.layers if isinstance(x.mixer, AttentionMixer)}
     assert windows == {0, 16}
     assert reaches(gemma, 20, 3) == [(3, 18), (3, 23), (20, 20)]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("counts", [(5, 2), (1, 0), (40, 30)])
+def test_the_summary_is_that_of_the_schedule(name: str, counts: tuple[int, int]) -> None:
+    whole = semantic_schedule(ARCHITECTURES[name], *counts)
+    routes = whole.count(ExpertRoute)
+    expected = SemanticSummary(whole.commitment, whole.operations, routes)
+    assert summarise_schedule(ARCHITECTURES[name], *counts) == expected
 
 
 def test_the_commitment_changes_with_every_input() -> None:
