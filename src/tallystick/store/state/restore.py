@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
+from tallystick.contracts.layout import STATE
 from tallystick.errors import EvidenceError, NothingToVerifyError, UnavailableError
 from tallystick.store.files import exists, opened_directory, read_plain
 from tallystick.store.state import sql
@@ -27,7 +28,7 @@ from tallystick.store.state.schema import (
     require_library,
 )
 
-MAX_STATE: Final = 64 * 1024 * 1024
+MAX_STATE: Final = STATE.max_bytes
 _MIN_HEADER: Final = 100
 _LARGEST_VALUE: Final = 1024 * 1024  # bytes of one text, blob or row
 

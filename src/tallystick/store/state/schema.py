@@ -8,9 +8,10 @@ from importlib import resources
 from typing import Final
 
 from tallystick.canonical.hashing import frame
+from tallystick.contracts.layout import STATE
 from tallystick.errors import EvidenceError, UnavailableError
 
-STATE_NAME: Final = "palw-state.sqlite3"
+STATE_NAME: Final = STATE.name("")  # of no set in particular
 APPLICATION_ID: Final = 0x50414C57  # "PALW"
 SCHEMA_VERSION: Final = 4
 # SHA3-256 of the framed objects of schema.sql; a test recomputes it.
