@@ -68,6 +68,8 @@ def assess_mint(body: ComputeReceipt) -> tuple[str, ...]:
     reasons.append("not bonded: nobody loses anything if it is false")
     if body.job_class is JobClass.SELF_LOCAL:
         reasons.append("self-ordered: the worker scheduled the job itself")
+    else:
+        reasons.append("scheduler unknown: its key comes out of the bundle itself")
     if body.job_class.slots == 1:
         reasons.append("no replica: no second worker executed the job")
     else:

@@ -73,7 +73,7 @@ def check_assignment(receipt: ComputeReceipt, papers: JobPapers, run: InferenceR
     """
     _check_scheduler(papers)
     _check_request(receipt, papers, run)
-    _check_slot(receipt, papers)
+    _check_slot(receipt, papers, run)
     _check_policy(receipt, papers, run)
     _check_windows(receipt, papers)
 
@@ -155,11 +155,13 @@ def _check_request(receipt: ComputeReceipt, papers: JobPapers, run: InferenceRun
         require_same(f"{_RECEIPT}: network_id", run.network_id, receipt.network_id.hex())
 
 
-def _check_slot(receipt: ComputeReceipt, papers: JobPapers) -> None:
+def _check_slot(receipt: ComputeReceipt, papers: JobPapers, run: InferenceRun) -> None:
     require_same(
         "assignment.replica_slot", receipt.replica_slot, papers.assignment.body.replica_slot
     )
     require_same("request.replicas", receipt.job_class.slots, papers.request.body.replicas)
+    if run.replica_slot is not None:
+        require_same(f"{_RECEIPT}: replica_slot", run.replica_slot, receipt.replica_slot)
 
 
 def _check_policy(receipt: ComputeReceipt, papers: JobPapers, run: InferenceRun) -> None:

@@ -24,10 +24,11 @@ from tallystick.contracts.manifest import RuntimeManifest
 from tallystick.contracts.manifest_facts import manifest_digests
 from tallystick.errors import EvidenceError, InputError
 from tallystick.evidence.schedule_checks import price
-from tallystick.receipts.compute import ComputeInputs, build_compute_receipt
+from tallystick.receipts.compute import ComputeInputs, build_compute_receipt, papers_nullifier
 from tallystick.receipts.compute_case import ComputeCase, ComputeContext
 from tallystick.receipts.compute_steps import COMPUTE_STEPS, require_all
 from tallystick.receipts.compute_steps_evidence import refuse_kernel_trace
+from tallystick.receipts.scheduling import JobTerms, order_job, ticket_papers
 from tallystick.receipts.self_local import (
     JOB_SECRETS_BYTES,
     JobSecrets,
@@ -95,6 +96,8 @@ REFUSED: dict[str, tuple[Callable[[], ComputeInputs], str]] = {
     "time": (lambda: inputs(timestamp=TIMESTAMP + 24 * 3_600_000), "not valid when"),
     "before its papers": (lambda: inputs(timestamp=TIMESTAMP - 3_600_000), "not valid when"),
     "request": (lambda: inputs(run=replace(ALL.inputs.run, prompt="other")), "request_commitment"),
+    "slot": (lambda: inputs(run=replace(ALL.inputs.run, replica_slot=1)), "replica_slot"),
+    "network": (lambda: inputs(run=replace(ALL.inputs.run, network_id="0" * 64)), "network_id"),
     "other parts": (
         lambda: inputs(run=replace(ALL.inputs.run, evidence=("states",))),
         "request_commitment",
@@ -217,6 +220,40 @@ def test_a_manifest_of_another_ruleset_fails_step_7_alone() -> None:
         except EvidenceError as error:
             failed.append((number, error.message))
     assert failed == [(7, "manifest.cu_ruleset_id does not hold")]
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_replica_ordered_by_somebody_else_holds(slot: int) -> None:
+    network = sha256(b"a network")
+    made = make_receipt("states")
+    run = replace(made.inputs.run, network_id=network.hex(), replica_slot=slot)
+    terms = JobTerms(
+        network_id=network,
+        scheduler_job_id=sha256(b"job"),
+        job_class=JobClass.REPLICA_EXTERNAL,
+        model_profile_id=made.inputs.manifest.model_profile_id,
+        max_prefill_tokens=8,
+        issued_epoch=epoch_of(TIMESTAMP) - 1,
+        expires_epoch=epoch_of(TIMESTAMP) + 1,
+    )
+    workers = (WORKER.public.raw,) * 2
+    job = order_job(run, terms, STRANGER, workers, sha256(b"request nonce"))
+    own = replace(job, assignments=job.assignments[slot : slot + 1])
+    papers = ticket_papers(own, WORKER.public, STRANGER.public, sha256(b"owner salt"), TIMESTAMP)
+    replica = assemble(
+        replace(
+            made.inputs,
+            run=run,
+            papers=papers,
+            evidence=replace(made.inputs.evidence, job_nullifier=papers_nullifier(papers)),
+        ),
+        gather(("states",), describe(model_facts(experts=False)), sequential=False),
+    )
+    words = require_all(replica.case(ComputeContext(network_id=network)))
+
+    assert words[2].startswith(f"replica_external, slot {slot}, evidence level state_committed")
+    assert replica.signed.body.job_nullifier != made.signed.body.job_nullifier
+    assert replica.inputs.core == made.inputs.core
 
 
 def test_secrets_are_one_draw_each() -> None:

@@ -55,6 +55,8 @@ def test_other_networks_and_job_classes_lose_only_their_reasons() -> None:
 
     assert not said(replica, "local network")
     assert not said(replica, "self-ordered")
+    assert said(replica, "scheduler unknown")
+    assert not said(LIVE, "scheduler unknown")
     assert said(replica, "replica not matched")
     assert said(replica, "not anchored")
     assert said(replica, "not bonded")
