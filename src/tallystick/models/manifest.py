@@ -5,6 +5,7 @@ Pure: nothing is read, and equal arguments give equal bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,7 +83,7 @@ def model_profile(model: PinnedFacts) -> ModelProfile:
     numbers = profile_numbers(architecture)
     tokenizer = tokenizer_digest(facts.tokenizer_model, facts.tokenizer_digest)
     name, rope = _names(model)
-    return ModelProfile(
+    profile = ModelProfile(
         version=PART_VERSION,
         name=name,
         rope=rope,
@@ -106,6 +107,8 @@ def model_profile(model: PinnedFacts) -> ModelProfile:
         base_metadata_digest=base_metadata_digest(_base_metadata(model.profile)),
         architecture=encode_architecture(architecture),
     )
+    _checked(profile.validate)
+    return profile
 
 
 def build_manifest(model: PinnedFacts, runtime: Runtime) -> RuntimeManifest:
@@ -140,13 +143,18 @@ def build_manifest(model: PinnedFacts, runtime: Runtime) -> RuntimeManifest:
         ),
         facts=encode_bytes(facts),
     )
+    _checked(lambda: verify_manifest(manifest))
+    return manifest
+
+
+def _checked(check: Callable[[], object]) -> None:
+    """Run ``check`` over numbers that are those of a file on this machine, and no evidence."""
     try:
-        verify_manifest(manifest)
-    except EvidenceError as error:  # the numbers are those of a file on this machine
+        check()
+    except EvidenceError as error:
         raise IncomparableError(
             error.message, expected=error.expected, found=error.found, hint=error.hint
         ) from None
-    return manifest
 
 
 def _names(model: PinnedFacts) -> tuple[str, str]:

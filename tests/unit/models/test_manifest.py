@@ -106,6 +106,12 @@ def test_models_without_a_manifest(changes: Any, error: Any, words: str) -> None
         build_manifest(with_facts(**changes), RUNS)
 
 
+@pytest.mark.parametrize("changes", [{"embedding": 258}, {"context_train": 0}], ids=str)
+def test_a_profile_s_rules_are_checked_before_anything_runs(changes: Any) -> None:
+    with pytest.raises(IncomparableError, match="model profile: bad field"):
+        model_profile(with_facts(**changes))
+
+
 def test_a_context_without_room_is_refused() -> None:
     with pytest.raises(IncomparableError, match="context_tokens"):
         build_manifest(MODEL, replace(RUNS, context_tokens=2))
