@@ -16,7 +16,7 @@ def test_the_summary_names_what_a_reader_asks_for() -> None:
     assert summary.core_digest == built.core_digest
     rows = dict(summary.rows())
     assert rows["tokens"] == "5 prompt, 4 sampled"
-    assert rows["evidence"] == "24 states of 3 layers committed"
+    assert rows["evidence"] == "state committed: 24 states of 3 layers"
     assert rows["egress probes"] == "not run"
     assert rows["sandbox"] == "none, enforced: none"
     assert rows["disclosure"].startswith("private")
