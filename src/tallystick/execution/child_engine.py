@@ -10,6 +10,8 @@ from pathlib import Path
 from tallystick.engine.libllama.adapter import LlamaModel, open_model
 from tallystick.engine.libllama.compiled_tap import open_taps
 from tallystick.engine.libllama.library import Library
+from tallystick.errors import EvidenceError, IncomparableError
+from tallystick.evidence.adapter.offload import scan_offload
 from tallystick.execution.jobs import EngineSetup
 from tallystick.sandbox.channel import Channel
 from tallystick.telemetry.events import EventKind, Stamper
@@ -81,3 +83,19 @@ class Engine:
         )
         self.load_ns = time.monotonic_ns() - started
         reporter.event(EventKind.LOAD_COMPLETE)
+        require_processor(self.library.offload_log())
+
+
+def require_processor(log: str) -> None:
+    """Raise IncomparableError where the library's log says that a layer is on a GPU."""
+    try:
+        offload = scan_offload(log)
+    except EvidenceError as error:
+        raise IncomparableError(error.message, expected=error.expected, found=error.found) from None
+    if not offload.on_processor:
+        raise IncomparableError(
+            "the engine put layers on a GPU",
+            expected="every layer on the processor",
+            found=f"{offload.layers} of {offload.total} layers elsewhere",
+            hint="install the pinned build of the engine, which has no GPU in it",
+        )

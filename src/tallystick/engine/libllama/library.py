@@ -19,17 +19,19 @@ from tallystick.engine.libllama.pins import (
 from tallystick.errors import IncomparableError
 
 _LOG_LINES = 20
+_OFFLOAD_LINES = 100
 _LOG_ERROR = 4
 
 
 class Library:
-    """The loaded library: ``ffi``, ``lib``, the operation numbers, and what it complained of."""
+    """The loaded library: ``ffi``, ``lib``, the operation numbers, and what it said of itself."""
 
     def __init__(self, path: Path) -> None:
         self.ffi = cffi.FFI()
         self.ffi.cdef(DECLARATIONS)
         self.lib: Any = self.ffi.dlopen(os.fspath(path))
         self.errors: deque[str] = deque(maxlen=_LOG_LINES)
+        self._offload: deque[str] = deque(maxlen=_OFFLOAD_LINES)
         self._log_callback = self.ffi.callback("void(int, const char *, void *)", self._on_log)
         self._check_abi()
         self.lib.llama_log_set(self._log_callback, self.ffi.NULL)
@@ -37,8 +39,11 @@ class Library:
         self.operations = self._operations()
 
     def _on_log(self, level: int, text: Any, _user: Any) -> None:
+        line = self.ffi.string(text).decode("utf-8", "replace").strip()
         if level == _LOG_ERROR:
-            self.errors.append(self.ffi.string(text).decode("utf-8", "replace").strip())
+            self.errors.append(line)
+        if "offload" in line.lower():
+            self._offload.append(line)
 
     def _check_abi(self) -> None:
         """Struct sizes and default parameters must be those of the pinned build."""
@@ -76,6 +81,10 @@ class Library:
         """Return the CPU features that the library says it uses."""
         text: bytes = self.ffi.string(self.lib.llama_print_system_info())
         return text.decode("ascii", "replace")
+
+    def offload_log(self) -> str:
+        """Return the lines that the library logged on layers on a GPU as it loaded models."""
+        return "\n".join(self._offload)
 
     def complaint(self) -> str:
         """Return what the library last logged as errors, for an error message."""
