@@ -170,13 +170,14 @@ def test_the_bounds_hold_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_EVENTS", 3)
     assert decode_schedule(data) == whole
     monkeypatch.setattr(module, "MAX_EVENTS", 2)
+    with pytest.raises(EvidenceError, match="too many items"):  # before they are read
+        decode_schedule(data)
     attempts: list[Callable[[], object]] = [
-        lambda: decode_schedule(data),
         lambda: OperationSchedule(whole.operations, whole.steps),
         lambda: schedule_of((PREFILL, 1, [NORM, NORM]), (PREFILL, 1, [NORM])),
     ]
     for attempt in attempts:
-        with pytest.raises(EvidenceError, match="too many"):
+        with pytest.raises(EvidenceError, match="too many operations"):
             attempt()
 
 
