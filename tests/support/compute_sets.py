@@ -225,6 +225,7 @@ def make_observed(palw: bytes) -> Observed:
     return replace(
         example_observed(),
         end_time=END_TIME,
+        worker_id=WORKER.public.key_id,
         compute_receipt_digest=format_digest(sha256(palw)),
     )
 

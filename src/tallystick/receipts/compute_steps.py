@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from tallystick.attest.keys import PublicKey
 from tallystick.contracts.bundle import receipt_binding
 from tallystick.contracts.compute_receipt import (
     check_structure,
@@ -110,7 +111,13 @@ def check_signer(case: ComputeCase) -> StepOutcome:
             expected=error.expected,
             found=error.found,
         ) from None
+    _check_worker_id(case, worker)
     return f"signed by {worker.key_id}; its credential opens to an owner"
+
+
+def _check_worker_id(case: ComputeCase, signer: PublicKey) -> None:
+    """The receipt names the worker by the key that signed: replicas are told apart by it."""
+    require_same("observed.worker_id", signer.key_id, case.documents.observed.worker_id)
 
 
 def _check_trusted_signer(case: ComputeCase, signature: bytes, message: bytes) -> StepOutcome:
@@ -123,6 +130,7 @@ def _check_trusted_signer(case: ComputeCase, signature: bytes, message: bytes) -
             key.verify(signature, message)
         except EvidenceError:
             continue
+        _check_worker_id(case, key)
         return f"signed by {key.key_id}; owner and credential not opened: {withheld}"
     raise EvidenceError(
         "compute receipt: the signature does not hold",

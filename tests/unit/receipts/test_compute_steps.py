@@ -144,6 +144,7 @@ ALONE: dict[str, tuple[int, Callable[[MadeReceipt], ComputeDocuments], str]] = {
     "weak owner": (4, private(owner_key=b"\x01" + bytes(31)), "owner's key is a weak"),
     "owner commitment": (4, body(owner_commitment=OTHER), "owner_commitment"),
     "credential": (4, other_credential, "worker_credential_id"),
+    "worker id": (4, observed(worker_id=STRANGER.public.key_id), "observed.worker_id"),
     "class id": (6, body(runtime_class_id=OTHER), "runtime_class_id"),
     "manifest hash": (6, body(runtime_manifest_hash=OTHER), "runtime_manifest_hash"),
     "execution nullifier": (8, body(execution_nullifier=OTHER), "execution_nullifier"),
@@ -343,6 +344,14 @@ def test_with_a_locked_private_part_what_opens_is_not_checked() -> None:
     )
     assert not trusted[4].startswith(NOT_RUN)
     assert "owner and credential not opened" in trusted[4]
+
+
+def test_another_worker_id_is_refused_without_the_private_part_too() -> None:
+    documents = replace(observed(worker_id="anything at all")(ALL), private=None)
+    said = run(documents, ComputeContext(worker_keys=(STRANGER.public, WORKER.public)))
+
+    assert failed(said) == [4]
+    assert "observed.worker_id" in said[4]
 
 
 def test_states_alone_need_no_private_part_for_their_root() -> None:
