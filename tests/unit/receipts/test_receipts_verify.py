@@ -279,14 +279,16 @@ def test_every_document_has_fields_to_change(suffix: str) -> None:
 def receipt_step(path: Path, *, owned: bool = False) -> tuple[int, ...]:
     """Return the steps that may refuse a field of the receipt whose digests agree again.
 
-    1 where other fields or the form say what it has to be, 10 for roots, 11 for what the opening
-    opens, 12 when the worker did not sign it. A core that its worker signed (``owned``) is not the
+    1 where other fields or the form say what it has to be, 4 for the worker's name, 10 for roots,
+    11 for what the opening opens, 12 when the worker did not sign it. A core that its worker signed (``owned``) is not the
     one that the compute receipt commits to: 13.
     """
     if path[:2] == ("core", "evidence"):
         return (1, 10)
     if path == ("core", "runtime_class", "policy"):
         return (1,)
+    if path == ("observed", "worker_id"):
+        return (4,)
     if path in (("core", "request_digest"), ("core", "prompt_commitment")):
         return (11,)
     if path[0] == "core" and owned:
