@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -224,6 +225,59 @@ def _derived_document(
         return encode_bytes(public_receipt(case, names))
     except (EvidenceError, InputError):
         return None
+
+
+def edited(document: Any, name: str, value: Any) -> Any:
+    """Return a dataclass with one field, known only by its name, replaced."""
+    return replace(document, **{name: value})
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """Return ``data`` with one bit of the byte ``at`` flipped."""
+    forged = bytearray(data)
+    forged[at] ^= 1
+    return bytes(forged)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value in a JSON document that is no container."""
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from leaves(value[key], (*path, key))
+    else:
+        yield path
+
+
+def changed_leaf(document: Any, path: tuple[Any, ...]) -> Any:
+    """Return a copy in which one value is another of its kind."""
+    result = copy.deepcopy(document)
+    holder = result
+    for key in path[:-1]:
+        holder = holder[key]
+    value = holder[path[-1]]
+    holder[path[-1]] = _another(value)
+    return result
+
+
+def _another(value: Any) -> Any:
+    enumerated = {
+        "self_local": "solo_unpaid",
+        "state_committed": "gemm_traced",
+        "graph_fallback": "absent",
+        "private": "public",
+        "sealed": "withheld",
+        "withheld": "sealed",
+        "not_gathered": "sealed",
+    }
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if value in enumerated:
+        return enumerated[value]
+    if value.startswith("sha256:"):
+        return "sha256:" + value[7:][::-1]
+    return str(int(value) + 1) if value.isdecimal() else value + "x"
 
 
 def other_value_of(body: ComputeReceipt, name: str) -> Any:
