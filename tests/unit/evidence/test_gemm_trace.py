@@ -138,6 +138,13 @@ def test_a_digit_of_an_element_that_does_not_exist(digit: int) -> None:
             check_trace(trace, live(1, 1))
 
 
+def test_each_sketch_is_held_to_its_own_product() -> None:
+    full, one = b"\xff" * 32, b"\xf0" + bytes(31)
+    check_trace(make_trace(live(2, 1), [full, one, full, one]), live(2, 1))
+    with pytest.raises(EvidenceError, match="do not exist"):
+        check_trace(make_trace(live(2, 1), [one, one, one, full]), live(2, 1))
+
+
 def test_a_flag_that_is_none() -> None:
     data = bytearray(encode_observed(ObservedEvidence(live(1, 1), None)))
     assert data[-1] == 0

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallystick.compute.operations import Silu
 from tallystick.compute.rules import RULES_V2, RULES_V3
 from tallystick.compute.schedule import semantic_schedule
 from tallystick.compute.semantic import semantic_units
@@ -44,7 +45,18 @@ from tallystick.evidence.portable_parts import (
     open_trace,
 )
 from tallystick.evidence.schedule_checks import price
-from tests.support.evidence import BLIND, DENSE, HYBRID, live, routes_of, sealed, trace_of
+from tests.support.evidence import (
+    BLIND,
+    DENSE,
+    HYBRID,
+    SEALING,
+    at,
+    live,
+    routes_of,
+    schedule_of,
+    sealed,
+    trace_of,
+)
 
 NUMBERS = RunNumbers(b"j" * 32, b"s" * 32, 5, 2)
 LIVE = live(5, 2)
@@ -176,6 +188,14 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
 def test_parts_that_contradict_each_other(name: str, change: dict[str, Any], message: str) -> None:
     with pytest.raises(EvidenceError, match=message):
         replace(portable(name), **change)
+
+
+def test_a_trace_of_a_schedule_without_products() -> None:
+    schedule = schedule_of((SEALING, 6, at(1, Silu(1))))
+    graph = GatheredEvidence(ObservedEvidence(schedule, None), None, STATES)
+    evidence = make_portable(graph, NUMBERS, HYBRID, BLIND)
+    with pytest.raises(EvidenceError, match="trace_events"):
+        replace(evidence, gemm_root=STATES)
 
 
 @pytest.mark.parametrize("claimed", [0, 41691, 41693, 2**64 - 1])
