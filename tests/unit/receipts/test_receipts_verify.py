@@ -280,8 +280,8 @@ def receipt_step(path: Path, *, owned: bool = False) -> tuple[int, ...]:
     """Return the steps that may refuse a field of the receipt whose digests agree again.
 
     1 where other fields or the form say what it has to be, 4 for the worker's name, 10 for roots,
-    11 for what the opening opens, 12 when the worker did not sign it. A core that its worker signed (``owned``) is not the
-    one that the compute receipt commits to: 13.
+    11 for what the opening opens, 12 when the worker did not sign it. A core that its worker
+    signed (``owned``) is not the one that the compute receipt commits to: 13.
     """
     if path[:2] == ("core", "evidence"):
         return (1, 10)
