@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from tallystick.attest.keyfiles import read_key, read_public_key, write_key
     from tallystick.attest.keys import PublicKey, SigningKey
     from tallystick.attest.trust import TrustPolicy
+    from tallystick.audit.compare import Difference as ReplayDifference
     from tallystick.audit.diff import Difference as ReceiptDifference
     from tallystick.audit.diff import ReceiptDiff, diff_receipts
-    from tallystick.audit.replay import Difference as ReplayDifference
+    from tallystick.audit.match import MatchReport, MatchRule, match_sets
     from tallystick.audit.replay import ReplayReport, replay
     from tallystick.compute.pricing import PricedModel, price_profile
     from tallystick.contracts.model import Calibration, ModelFacts, ModelPin
@@ -39,27 +40,46 @@ if TYPE_CHECKING:
     from tallystick.models.pull import PullOptions
     from tallystick.models.pull import pull as pull_model
     from tallystick.models.units import price_model
-    from tallystick.receipts.files import PathOutcome, VerificationRun, load_trust, verify_paths
+    from tallystick.receipts.files import (
+        Checks,
+        NamedFiles,
+        PathOutcome,
+        VerificationRun,
+        load_bundle_key,
+        load_trust,
+        verify_all,
+        verify_named,
+        verify_paths,
+    )
     from tallystick.receipts.inspect import ReceiptSummary, inspect_receipt
     from tallystick.receipts.report import Link, Status, Step, VerificationReport
-    from tallystick.receipts.verify import verify_set
-    from tallystick.store.sets import read_receipt
+    from tallystick.receipts.verify import VerifyContext, verify_set, verify_with
+    from tallystick.store.sets import LoadedSet, read_receipt, read_set
     from tallystick.worker.keys import ShownKey, SignerChoice, show_key
+    from tallystick.worker.order import PlacedOrder, place_order
+    from tallystick.worker.papers import read_ticket
     from tallystick.worker.request import RunOptions
-    from tallystick.worker.run import RunResult, run
+    from tallystick.worker.run import Place, RunResult, run, run_ticket
 
 __all__ = [
     "Calibration",
+    "Checks",
     "Fingerprint",
     "Link",
     "ListedModel",
+    "LoadedSet",
+    "MatchReport",
+    "MatchRule",
     "MeasuredModel",
     "ModelDescription",
     "ModelFacts",
     "ModelPin",
+    "NamedFiles",
     "ObserveOptions",
     "ObservedRun",
     "PathOutcome",
+    "Place",
+    "PlacedOrder",
     "PricedModel",
     "PublicKey",
     "PullOptions",
@@ -81,6 +101,7 @@ __all__ = [
     "TrustPolicy",
     "VerificationReport",
     "VerificationRun",
+    "VerifyContext",
     "add_model",
     "add_normalised_model",
     "calibrate_model",
@@ -89,37 +110,53 @@ __all__ = [
     "diff_receipts",
     "inspect_receipt",
     "list_models",
+    "load_bundle_key",
     "load_trust",
+    "match_sets",
     "measure_fingerprint",
     "observe",
+    "place_order",
     "price_model",
     "price_profile",
     "pull_model",
     "read_key",
     "read_public_key",
     "read_receipt",
+    "read_set",
+    "read_ticket",
     "read_transcript",
     "replay",
     "run",
+    "run_ticket",
     "show_key",
+    "verify_all",
+    "verify_named",
     "verify_paths",
     "verify_set",
+    "verify_with",
     "write_key",
 ]
 
 # Where each name lives: its module, and its name there where that differs.
 _HOMES: Final = {
     "Calibration": "tallystick.contracts.model",
+    "Checks": "tallystick.receipts.files",
     "Fingerprint": "tallystick.execution.fingerprint",
     "Link": "tallystick.receipts.report",
     "ListedModel": "tallystick.models.listing",
+    "LoadedSet": "tallystick.store.sets",
+    "MatchReport": "tallystick.audit.match",
+    "MatchRule": "tallystick.audit.match",
     "MeasuredModel": "tallystick.execution.calibrate_model",
     "ModelDescription": "tallystick.models.check",
     "ModelFacts": "tallystick.contracts.model",
     "ModelPin": "tallystick.contracts.model",
+    "NamedFiles": "tallystick.receipts.files",
     "ObserveOptions": "tallystick.execution.observe",
     "ObservedRun": "tallystick.execution.observe",
     "PathOutcome": "tallystick.receipts.files",
+    "Place": "tallystick.worker.run",
+    "PlacedOrder": "tallystick.worker.order",
     "PricedModel": "tallystick.compute.pricing",
     "PublicKey": "tallystick.attest.keys",
     "PullOptions": "tallystick.models.pull",
@@ -127,7 +164,7 @@ _HOMES: Final = {
     "ReceiptDiff": "tallystick.audit.diff",
     "ReceiptDifference": "tallystick.audit.diff:Difference",
     "ReceiptSummary": "tallystick.receipts.inspect",
-    "ReplayDifference": "tallystick.audit.replay:Difference",
+    "ReplayDifference": "tallystick.audit.compare:Difference",
     "ReplayReport": "tallystick.audit.replay",
     "RunOptions": "tallystick.worker.request",
     "RunResult": "tallystick.worker.run",
@@ -141,6 +178,7 @@ _HOMES: Final = {
     "TrustPolicy": "tallystick.attest.trust",
     "VerificationReport": "tallystick.receipts.report",
     "VerificationRun": "tallystick.receipts.files",
+    "VerifyContext": "tallystick.receipts.verify",
     "add_model": "tallystick.models.add:add",
     "add_normalised_model": "tallystick.models.add:add_normalised",
     "calibrate_model": "tallystick.execution.calibrate_model",
@@ -149,21 +187,30 @@ _HOMES: Final = {
     "diff_receipts": "tallystick.audit.diff",
     "inspect_receipt": "tallystick.receipts.inspect",
     "list_models": "tallystick.models.listing",
+    "load_bundle_key": "tallystick.receipts.files",
     "load_trust": "tallystick.receipts.files",
+    "match_sets": "tallystick.audit.match",
     "measure_fingerprint": "tallystick.execution.calibrate_model",
     "observe": "tallystick.execution.observe",
+    "place_order": "tallystick.worker.order",
     "price_model": "tallystick.models.units",
     "price_profile": "tallystick.compute.pricing",
     "pull_model": "tallystick.models.pull:pull",
     "read_key": "tallystick.attest.keyfiles",
     "read_public_key": "tallystick.attest.keyfiles",
     "read_receipt": "tallystick.store.sets",
+    "read_set": "tallystick.store.sets",
+    "read_ticket": "tallystick.worker.papers",
     "read_transcript": "tallystick.evidence.observer.reader",
     "replay": "tallystick.audit.replay",
     "run": "tallystick.worker.run",
+    "run_ticket": "tallystick.worker.run",
     "show_key": "tallystick.worker.keys",
+    "verify_all": "tallystick.receipts.files",
+    "verify_named": "tallystick.receipts.files",
     "verify_paths": "tallystick.receipts.files",
     "verify_set": "tallystick.receipts.verify",
+    "verify_with": "tallystick.receipts.verify",
     "write_key": "tallystick.attest.keyfiles",
 }
 

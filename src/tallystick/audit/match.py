@@ -171,7 +171,7 @@ def _different(name: str, get: Callable[[Replica], object]) -> Rule:
 
 def _window(left: Replica, right: Replica) -> MatchRule:
     mine, theirs = left.compute, right.compute
-    overlap = max(mine.issued_epoch, theirs.issued_epoch) <= min(
+    overlap = max(mine.issued_epoch, theirs.issued_epoch) < min(
         mine.expires_epoch, theirs.expires_epoch
     )
     return MatchRule(

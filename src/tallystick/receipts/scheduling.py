@@ -190,10 +190,10 @@ def ticket_papers(
         )
     epoch = epoch_of(timestamp)
     window = assignment.body
-    if not window.issued_epoch <= epoch <= window.expires_epoch:
+    if not window.issued_epoch <= epoch < window.expires_epoch:
         raise InputError(
             "the ticket is not valid now",
-            expected=f"epoch {window.issued_epoch} to {window.expires_epoch}",
+            expected=f"from epoch {window.issued_epoch}, before epoch {window.expires_epoch}",
             found=f"epoch {epoch}",
             hint=_ASK_AGAIN,
         )
