@@ -21,12 +21,12 @@ static void describe(struct described * d, const struct ggml_tensor * t) {
     d->op = t->op;
     memcpy(d->ne, t->ne, sizeof d->ne);
     memcpy(d->nb, t->nb, sizeof d->nb);
-    memcpy(d->name, t->name, sizeof d->name);
+    strncpy(d->name, t->name, sizeof d->name); /* and zeros behind its end */
 }
 
 static bool is_described(const struct described * d, const struct ggml_tensor * t) {
     return d->type == t->type && d->op == t->op && !memcmp(d->ne, t->ne, sizeof d->ne) &&
-           !memcmp(d->nb, t->nb, sizeof d->nb) && !memcmp(d->name, t->name, sizeof d->name);
+           !memcmp(d->nb, t->nb, sizeof d->nb) && !strncmp(d->name, t->name, sizeof d->name);
 }
 
 static bool is_node(const struct nodes * nodes, int64_t number, const struct ggml_tensor * t) {

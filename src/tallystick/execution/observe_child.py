@@ -80,26 +80,26 @@ class Renderer:
 
     def __init__(self, observer: str) -> None:
         self._observer = observer
-        self._templates: dict[GraphNode, EventTemplate] = {}
+        # By identity: the tap hands out the same object for the same node, and here it stays.
+        self._templates: dict[int, tuple[GraphNode, EventTemplate]] = {}
         self._nodes: list[GraphNode] = []
         self._plan = step_template(())
 
     def lines(self, writer: TranscriptWriter, readings: Sequence[NodeReading], step: Step) -> bytes:
         """Return the lines of one step."""
         nodes = [reading.node for reading in readings]
-        # Quick: the tap hands out the same object for the same node.
         if nodes != self._nodes:
             self._nodes = nodes
             self._plan = step_template([self._template(node) for node in nodes])
         return writer.step(self._plan, step, [reading.data for reading in readings])
 
     def _template(self, node: GraphNode) -> EventTemplate:
-        found = self._templates.get(node)
+        found = self._templates.get(id(node))
         if found is None:
             sources = [SourceRecord(each.name, each.type, each.shape) for each in node.sources]
-            found = template(self._observer, _tensor(node.tensor), sources)
-            self._templates[node] = found
-        return found
+            found = node, template(self._observer, _tensor(node.tensor), sources)
+            self._templates[id(node)] = found
+        return found[1]
 
 
 def _tensor(tensor: GraphTensor) -> TensorRecord:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tallystick.engine.libllama.describe import Describer
+from tallystick.engine.libllama.describe import DESCRIBED_BYTES, Describer
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.python_tap import PythonTaps
 from tallystick.engine.libllama.tap import Sights, TapMaker, check_graph
@@ -84,6 +85,7 @@ void tap_free(struct tap * tap);
 """
 _RECORD: Final = struct.Struct("=2i5q")
 _ROWS, _IDS = 1, 2
+_ID_BYTES: Final = 4
 _WATCH_ROWS, _WATCH_ROUTES, _WATCH_NODES, _WATCH_PRODUCTS = 1, 2, 4, 8
 
 
@@ -103,9 +105,11 @@ class CompiledTap:
         ffi = library.ffi
         self._ffi, self._lib = ffi, lib
         self._ids_are_routes = watch.routes == "experts"
-        self._ids_are_readings = watch.graph == "products"
+        self._reads_nodes = watch.graph == "products"
         self._describer = describer
         self._readings: list[NodeReading] = []  # by number, of nodes of which nothing is read
+        self._records = b""
+        self._layout = _Layout()
         self._listed = b""
         self._nodes: tuple[NodeReading, ...] = ()
         self._tap = ffi.gc(ffi.new("struct tap *"), lib.tap_free)
@@ -152,34 +156,54 @@ class CompiledTap:
     def _describe_new(self) -> None:
         nodes, readings = self._tap.nodes, self._readings
         for number in range(len(readings), nodes.n_nodes):
-            first, count = nodes.nodes[number].first, nodes.nodes[number].n_sources
-            node = self._describer.node(
-                nodes.tensors[first], [nodes.tensors[first + 1 + i] for i in range(count)]
-            )
-            readings.append(NodeReading(node, None))
+            new = nodes.nodes[number]
+            packed = self._buffer(nodes.tensors + new.first, DESCRIBED_BYTES * (1 + new.n_sources))
+            readings.append(NodeReading(self._describer.node(bytes(packed)), None))
 
     def _sort(self, data: memoryview, nodes: tuple[NodeReading, ...]) -> Observation:
         """Sort the readings: layers, routes, and what belongs to nodes."""
-        layers: list[LayerRows] = []
-        routes: list[RouteRows] = []
-        read: dict[int, bytes] = {}
         tap = self._tap
-        records = self._buffer(tap.records, _RECORD.size * tap.n_records)
-        for kind, layer, rows, row_bytes, experts, place, offset in _RECORD.iter_unpack(records):
-            found = data[offset : offset + rows * row_bytes]
-            if kind == _ROWS:
-                layers.append(LayerRows(layer, rows, found))
-                continue
-            if kind == _IDS and self._ids_are_routes:
-                routes.append(RouteRows(layer, rows, row_bytes // 4, experts, found))
-            if (kind != _IDS or self._ids_are_readings) and found:
-                read[place] = bytes(found)
-        if not read:
+        records = bytes(self._buffer(tap.records, _RECORD.size * tap.n_records))
+        if records != self._records:
+            self._records, self._layout = records, _layout(records)
+        layout = self._layout
+        layers = [LayerRows(*shape, data[start:end]) for shape, start, end in layout.rows]
+        routes: list[RouteRows] = []
+        if self._ids_are_routes:
+            routes = [RouteRows(*shape, data[start:end]) for shape, start, end in layout.ids]
+        if not self._reads_nodes:
             return Observation(layers, routes, nodes)
-        changed = list(nodes)
-        for place, value in read.items():
-            changed[place] = NodeReading(nodes[place].node, value)
-        return Observation(layers, routes, changed)
+        read, raw = list(nodes), bytes(data)
+        for place, start, end in layout.readings:
+            read[place] = NodeReading(read[place].node, raw[start:end])
+        return Observation(layers, routes, read)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where an evaluation's readings are among its bytes; most evaluations have the last one's.
+
+    ``rows``: (layer, rows), start, end. ``ids``: (layer, rows, used, experts), start, end.
+    ``readings``: the node's place, start, end.
+    """
+
+    rows: tuple[tuple[tuple[int, int], int, int], ...] = ()
+    ids: tuple[tuple[tuple[int, int, int, int], int, int], ...] = ()
+    readings: tuple[tuple[int, int, int], ...] = ()
+
+
+def _layout(records: bytes) -> _Layout:
+    found, ids, readings = [], [], []
+    for kind, layer, rows, row_bytes, experts, place, start in _RECORD.iter_unpack(records):
+        end = start + rows * row_bytes
+        if kind == _ROWS:
+            found.append(((layer, rows), start, end))
+            continue
+        if kind == _IDS:
+            ids.append(((layer, rows, row_bytes // _ID_BYTES, experts), start, end))
+        if end > start:
+            readings.append((place, start, end))
+    return _Layout(tuple(found), tuple(ids), tuple(readings))
 
 
 class CompiledTaps:

@@ -128,7 +128,8 @@ class PythonTap:
         reading = None
         # Recurrent layers gather state caches that are still empty: nothing is computed.
         if 0 not in tensor.ne[0:4]:
-            reading = NodeReading(self._describer.node(tensor, sources), None)
+            packed = b"".join(map(self._describer.pack, (tensor, *sources)))
+            reading = NodeReading(self._describer.node(packed), None)
         buffers = [self._ffi.buffer(source) for source in sources]
         return _Kept(
             reading,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Final
 
@@ -23,11 +24,11 @@ from tallystick.evidence.observer.records import (
     MAX_LINE,
     MAX_TRANSCRIPT,
     PRODUCT,
+    Gemm,
     Header,
     Result,
     SourceRecord,
     TensorRecord,
-    Tile,
 )
 from tallystick.evidence.observer.sketch import SKETCH_ELEMENTS, sketch_batch
 
@@ -95,14 +96,16 @@ def template(observer: str, tensor: TensorRecord, sources: Sequence[SourceRecord
     gemm = trace = sketched = tile = b""
     stage, end = b"ask_metadata", b""
     if tensor.op == PRODUCT:
-        gemm = b',"gemm":' + jcs(encode(gemm_of(tensor, sources)))
+        gemm = b',"gemm":' + _gemm_json(gemm_of(tensor, sources))
         if observer == "sketch":
             count = min(SKETCH_ELEMENTS, prod(tensor.shape))
             trace = b',"kernel_trace":' + _NO_KERNEL_TRACE
             sketched = b',"sketch":{"bits":256,"elements":%d,"hex":"' % count
             end = b'","scheme":"sign_bucket_256_v1"}'
             stage = b"post_compute_sketch"
-            tile = b',"tile":' + jcs(encode(Tile("graph_fallback_logical_prefix_v1", 0, count)))
+            tile = (
+                b',"tile":{"elements":%d,"offset":0,"variant":"graph_fallback_logical_prefix_v1"}'
+            ) % count
     tail = b"".join(
         (
             b',"sources":',
@@ -113,9 +116,15 @@ def template(observer: str, tensor: TensorRecord, sources: Sequence[SourceRecord
         )
     )
     record = b',"record":"event"'
+    categories = b",".join(map(_text, categories_of(tensor)))
+    layer = layer_of(tensor.name)
     return EventTemplate(
-        start=b'{"categories":' + jcs([*categories_of(tensor)]) + b',"event_seq":',
-        middle=gemm + trace + b',"layer":' + jcs(layer_of(tensor.name)) + b',"phase":"',
+        start=b'{"categories":[' + categories + b'],"event_seq":',
+        middle=gemm
+        + trace
+        + b',"layer":'
+        + (b"null" if layer is None else b"%d" % layer)
+        + b',"phase":"',
         rest=record + (sketched or tail),
         end=end + tail if sketched else b"",
         routes=route_layer(tensor.name),
@@ -123,21 +132,41 @@ def template(observer: str, tensor: TensorRecord, sources: Sequence[SourceRecord
     )
 
 
+@lru_cache(maxsize=4096)
+def _text(text: str) -> bytes:
+    """Return ``text`` as JSON. The few names of a graph come again and again."""
+    return jcs(text)
+
+
+def _numbers(numbers: Sequence[int]) -> bytes:
+    return ("[" + ",".join(map(str, numbers)) + "]").encode()
+
+
 def _tensor_json(tensor: TensorRecord) -> bytes:
     return b'{"n_bytes":%d,"name":%s,"op":%s,"shape":%s,"type":%s}' % (
         tensor.n_bytes,
-        jcs(tensor.name),
-        jcs(tensor.op),
-        jcs([*tensor.shape]),
-        jcs(tensor.type),
+        _text(tensor.name),
+        _text(tensor.op),
+        _numbers(tensor.shape),
+        _text(tensor.type),
     )
 
 
 def _source_json(source: SourceRecord) -> bytes:
     return b'{"name":%s,"shape":%s,"type":%s}' % (
-        jcs(source.name),
-        jcs([*source.shape]),
-        jcs(source.type),
+        _text(source.name),
+        _numbers(source.shape),
+        _text(source.type),
+    )
+
+
+def _gemm_json(gemm: Gemm) -> bytes:
+    return b'{"batch_shape":%s,"k":%d,"m":%d,"n":%d,"variant":%s}' % (
+        _numbers(gemm.batch_shape),
+        gemm.k,
+        gemm.m,
+        gemm.n,
+        _text(gemm.variant),
     )
 
 
@@ -195,9 +224,10 @@ class TranscriptWriter:
         pieces[3::_PIECES] = [where] * count
         # Without sketches there are no products among the splices: their lines are all alike.
         found = [data for splice in plan.products if (data := read[splice.node]) is not None]
-        for splice, sketched in zip(plan.products, sketch_batch(found), strict=True):
-            digits = sketched.hex().encode()
-            pieces[splice.at] = b"%s%s%s" % (splice.before, digits, splice.after)
+        digits = b"".join(sketch_batch(found)).hex().encode()
+        for splice, at in zip(plan.products, range(0, len(digits), SKETCH_ELEMENTS), strict=True):
+            sketched = digits[at : at + SKETCH_ELEMENTS]
+            pieces[splice.at] = b"%s%s%s" % (splice.before, sketched, splice.after)
         for splice in plan.routes:
             data = read[splice.node]
             if data is not None:
@@ -213,12 +243,12 @@ class TranscriptWriter:
         self.routes += 1
         ids = struct.unpack(f"<{len(data) // 4}i", data)
         line = (
-            b'{"event_seq":%d,"expert_count":%d,"expert_ids":[%s],"layer":%d,"phase":"%s",'
+            b'{"event_seq":%d,"expert_count":%d,"expert_ids":%s,"layer":%d,"phase":"%s",'
             b'"phase_step":%d,"position":%d,"record":"route","route_seq":%d}\n'
         ) % (
             event_seq,
             node.expert_count,
-            ",".join(map(str, ids)).encode(),
+            _numbers(ids),
             node.routes,
             step.phase.encode(),
             step.number,
