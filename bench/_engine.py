@@ -70,13 +70,14 @@ class Subject:
         execution.close()
         return ids, marks[-1] - marks[0]
 
-    def replay(self, model: LlamaModel, ids: Sequence[int], tree: StateTree | None) -> float:
+    def replay(self, model: LlamaModel, ids: Sequence[int], evidence: Evidence) -> float:
         """Return the seconds of one batched pass over prompt and ``ids``, sampling included."""
-        execution = Execution(model, self.plan, len(self.prompt), Evidence(tree))
+        execution = Execution(model, self.plan, len(self.prompt), evidence)
         begin = time.perf_counter()
         re_execute(
             execution, self.plan, self.prompt, ids, Sampler(0, None), lambda _done, _total: None
         )
+        evidence.finish()
         spent = time.perf_counter() - begin
         execution.close()
         return spent

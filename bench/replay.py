@@ -21,6 +21,7 @@ from bench._engine import (
     ratio,
 )
 from tallystick.engine.port import Rows
+from tallystick.execution.evidence import Evidence
 from tallystick.execution.schedule import batch, chunks
 
 
@@ -51,7 +52,7 @@ def main() -> None:
         options.rounds,
         (
             lambda: subject.generation(model, options.tokens, subject.states())[1],
-            lambda: subject.replay(model, ids, subject.states()),
+            lambda: subject.replay(model, ids, Evidence(subject.states())),
             lambda: engine_pass(subject, ids, first),
             lambda: engine_pass(subject, ids, first + len(ids) - 1),
         ),
