@@ -41,7 +41,7 @@ class MemberKind:
 
 
 COMPUTE_RECEIPT: Final = MemberKind(".palw", "public", 4096)
-PUBLIC_JSON: Final = MemberKind(".json", "public", 256 * 1024)
+PUBLIC_JSON: Final = MemberKind(".json", "public", 64 * 1024)
 RECEIPT: Final = MemberKind(".geoai.json", "public", 256 * 1024)
 TELEMETRY: Final = MemberKind(".telemetry.jsonl", "public", 1024 * 1024)
 ENVELOPES: Final = MemberKind(".intoto.jsonl", "public", 1024 * 1024)
