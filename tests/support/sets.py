@@ -16,6 +16,8 @@ from tallystick.attest.trust import TrustPolicy
 from tallystick.canonical.hashing import domain_hash, format_digest, sha256
 from tallystick.compute.families import describe
 from tallystick.contracts import digests
+from tallystick.contracts.commitments import local_network_id
+from tallystick.contracts.compute_receipt import JobClass, epoch_of
 from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.layout import MemberKind
 from tallystick.contracts.manifest import RuntimeManifest
@@ -37,12 +39,20 @@ from tallystick.contracts.request import (
     InferenceRun,
 )
 from tallystick.contracts.runtime import EngineBuild, Knob, RowClass, RuntimeClass
+from tallystick.contracts.ticket import Ticket
 from tallystick.evidence.observed import encode_observed
 from tallystick.evidence.routes import encode_routes
 from tallystick.evidence.state_tree import leaf_count
 from tallystick.models.manifest import PinnedFacts, Runtime, build_manifest
 from tallystick.receipts.build import BuiltSet, Sealing, SetInputs, build_set
 from tallystick.receipts.build_parts import SupervisorFacts
+from tallystick.receipts.scheduling import (
+    JobTerms,
+    open_ticket,
+    order_job,
+    ticket_papers,
+    tickets,
+)
 from tallystick.receipts.self_local import (
     JOB_SECRETS_BYTES,
     JobSecrets,
@@ -58,6 +68,7 @@ from tests.support import compute_sets
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 SIGNER = SigningKey.from_seed(bytes(range(32)))
 STRANGER = SigningKey.from_seed(bytes(range(1, 33)))
+SCHEDULER = SigningKey.from_seed(bytes(range(2, 34)))
 AUDIT_KEY = AuditKey(bytes(range(100, 132)))
 #: Stands for the private opening, which has no file of its own.
 OPENING = "opening"
@@ -296,6 +307,7 @@ def make_set(
     manifest: RuntimeManifest | None = None,
     facts: SupervisorFacts | None = None,
     telemetry: bytes | None = None,
+    papers: RunPapers | None = None,
     label: str = "papers",
 ) -> BuiltSet:
     """Build one valid set; another ``label`` gives it other secrets."""
@@ -303,7 +315,7 @@ def make_set(
     runtime = runtime_class or make_class()
     declared = run or make_run()
     manifest = manifest or make_manifest(runtime, result)
-    papers = make_papers(declared, manifest, key, label)
+    papers = papers or make_papers(declared, manifest, key, label)
     return build_set(
         SetInputs(
             run=declared,
@@ -385,6 +397,43 @@ def make_traced(
         runtime_class=runtime,
         manifest=make_manifest(runtime, generation, experts=experts),
         **changes,
+    )
+
+
+def make_tickets(run: InferenceRun | None = None) -> tuple[Ticket, ...]:
+    """Order a job for SIGNER and STRANGER and return their tickets, by slot."""
+    declared = run or make_run()
+    issued = epoch_of(_START_NS // 1_000_000)
+    terms = JobTerms(
+        network_id=local_network_id(),
+        scheduler_job_id=random_bytes("job", 32),
+        job_class=JobClass.REPLICA_EXTERNAL,
+        model_profile_id=make_manifest().model_profile_id,
+        max_prefill_tokens=4096,
+        issued_epoch=issued,
+        expires_epoch=issued + 24,
+    )
+    keys = (SIGNER.public.raw, STRANGER.public.raw)
+    job = order_job(declared, terms, SCHEDULER, keys, random_bytes("request nonce", 32))
+    return tickets(declared, job)
+
+
+def make_replica(ticket: Ticket, key: SigningKey, **changes: Any) -> BuiltSet:
+    """Build the set of the worker with ``key``; ``changes`` are fields of the child's result."""
+    label = f"slot {ticket.request.replica_slot}"
+    owner = SigningKey.from_seed(random_bytes(f"{label} owner", 32))
+    salt = random_bytes(f"{label} owner salt", 32)
+    papers = ticket_papers(
+        open_ticket(ticket), key.public, owner.public, salt, _START_NS // 1_000_000
+    )
+    nonces = (random_bytes(f"{label} {name} nonce", 32) for name in ("prompt", "output"))
+    changes = {"worker_state_root": fake_digest(f"{label} root"), **changes}
+    return make_set(
+        ticket.request,
+        make_generation(**changes),
+        key=key,
+        papers=RunPapers(papers, *nonces),
+        label=label,
     )
 
 
