@@ -90,6 +90,17 @@ def test_nodes_are_known_by_identity_or_looked_at_again() -> None:
     assert same.finish() == anew.finish()
 
 
+def test_a_graph_of_as_many_other_nodes_is_not_taken_for_the_one_before() -> None:
+    add = GraphNode(tensor("l_out-0", "ADD", (4, 1, 1, 1)), ())
+    norm = GraphNode(tensor("norm-1", "RMS_NORM", (4, 1, 1, 1)), ())
+    collector = Collector(FIGURES, "nothing")
+    for number, node in enumerate((add, norm, add)):
+        collector.step(StepInfo(PREFILL, number, number, 1), [NodeReading(node, None)])
+    made = collector.finish().evidence.schedule
+    assert [step.indexes() for step in made.steps] == [(0,), (1,), (0,)]
+    assert [x.stage for x in made.operations] == [1, 2]
+
+
 def test_a_collector_without_routes_lets_ids_pass() -> None:
     collector = Collector(FIGURES, "products")
     collector.step(StepInfo(PREFILL, 0, 0, 1), graph(1, 1))
