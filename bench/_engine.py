@@ -48,8 +48,9 @@ class Subject:
     plan: Plan
 
     def states(self) -> StateTree:
-        """Return an empty state tree for the prompt."""
-        return StateTree(bytes(32), self.compiled.layers, len(self.prompt))
+        """Return an empty state tree for the prompt, bound to a worker as that of a run is."""
+        layers, worker = self.compiled.layers, bytes(32)
+        return StateTree(bytes(32), layers, len(self.prompt), credential_id=worker)
 
     def generation(
         self, model: LlamaModel, count: int, tree: StateTree | None

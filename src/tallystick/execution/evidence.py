@@ -24,8 +24,8 @@ from tallystick.evidence.adapter.collector import Collector
 from tallystick.evidence.adapter.nodes import ModelFigures
 from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.observed import ObservedEvidence, encode_observed
-from tallystick.evidence.routes import ExpertRoutes, RouteBuilder, encode_routes
-from tallystick.evidence.state_tree import StateTree
+from tallystick.evidence.routes import ExpertRoutes, RouteBuilder, encode_routes, route_rows
+from tallystick.evidence.state_tree import StateTree, leaf_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,35 @@ class EvidencePlan:
             return Evidence(*rows, Collector(self.figures, "products"), "products")
         return Evidence(*rows, Collector(self.figures, "nothing"), "nodes")
 
+    def require_whole(self, gathered: Gathered, generated: int) -> None:
+        """Require that ``gathered`` covers a run with ``generated`` tokens, and nothing else.
+
+        Raises RunFailedError for a row, a layer or a position too few or too many.
+        """
+        layers, prompt = self.figures.layers, self.prompt_tokens
+        counts = []
+        if gathered.tree is not None:
+            expected = leaf_count(prompt, generated, layers)
+            counts.append(("rows of states", expected, gathered.tree.count))
+        if gathered.routes is not None:
+            expected = route_rows(layers, prompt, generated, last_from=self._routes_from)
+            counts.append(("expert routes", expected, gathered.routes.rows))
+        if gathered.observed is not None:
+            found = gathered.observed.schedule.tokens
+            counts.append(("observed positions", prompt + generated - 1, found))
+        for what, needed, there in counts:
+            if needed != there:
+                raise RunFailedError(
+                    f"this run has another number of {what} than its tokens have",
+                    expected=str(needed),
+                    found=str(there),
+                )
+
+    @property
+    def _routes_from(self) -> int:
+        """The first position at which the last layer's experts are due."""
+        return 0 if self._sequential else self.prompt_tokens - 1
+
     @property
     def _sequential(self) -> bool:
         return self.run.policy == SEQUENTIAL
@@ -129,9 +158,8 @@ class EvidencePlan:
         builder = None
         figures = self.figures
         if figures.experts and routes == "experts":
-            last_from = 0 if self._sequential else self.prompt_tokens - 1
             builder = RouteBuilder(
-                figures.layers, figures.experts, figures.used, last_from=last_from
+                figures.layers, figures.experts, figures.used, last_from=self._routes_from
             )
         return tree, builder, figures
 

@@ -42,6 +42,7 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
         sealed = seal(this, sampled, progress)
         require_equal(gathered, sealed)
         gathered = merged(gathered, sealed)
+    this.evidence.require_whole(gathered, len(sampled))
     clock.append(time.monotonic_ns())
     return this.result(
         sampled,

@@ -45,13 +45,15 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
     )
     spent = time.monotonic_ns() - started
     execution.close()
+    gathered = evidence.finish()
+    this.evidence.require_whole(gathered, len(job.claimed_ids))
     ended = next((i for i, token in enumerate(derived) if model.is_end(token)), None)
     if ended is not None:
         # A generation is over with its first end token, whatever the claim goes on to say.
         derived = derived[: ended + 1]
     return this.result(
         derived,
-        evidence.finish(),
+        gathered,
         Timings(load=engine.load_ns, prefill=spent, decode=0, seal=0),
         stop_reason="length" if ended is None else "end_of_generation",
         self_check="not_run",

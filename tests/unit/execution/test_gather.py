@@ -302,3 +302,24 @@ def test_a_product_that_is_not_read_and_a_node_without_a_meaning_are_no_gap(
     evidence = evidence_of(model, SEQUENTIAL)
     with pytest.raises(error, match=match):
         generated(model, plan_of(RowClass(1, 1), SEQUENTIAL), evidence.live(), limit=2)
+
+
+@pytest.mark.parametrize("policy", [ROW_CLASS, SEQUENTIAL])
+def test_evidence_covers_the_whole_run_and_nothing_else(policy: str) -> None:
+    floor = 1 if policy == SEQUENTIAL else 2
+    model = FakeModel(floor=floor, experts=12)
+    plan = plan_of(RowClass(1, 1) if policy == SEQUENTIAL else RowClass(2, 8), policy)
+    evidence = evidence_of(model, policy)
+    ids, _ = generated(model, plan, evidence.live(), limit=4)
+    gathered = passed(model, plan, evidence.whole(), ids)
+
+    evidence.require_whole(gathered, 4)
+    for part, name in (
+        (Gathered(tree=gathered.tree), "rows of states"),
+        (Gathered(routes=gathered.routes), "expert routes"),
+        (Gathered(observed=gathered.observed), "observed positions"),
+    ):
+        evidence.require_whole(part, 4)
+        for other in (3, 5):
+            with pytest.raises(RunFailedError, match=name):
+                evidence.require_whole(part, other)
