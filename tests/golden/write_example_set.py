@@ -57,7 +57,8 @@ def values(files: Mapping[str, bytes]) -> dict[str, Any]:
     found = check_set(files, AUDIT_KEY.raw, SIGNER.public.raw)
     return {
         "spec": "docs/spec/artifact-set.md",
-        "note": "What follows from the files in set/ and its audit key. Bytes are hex.",
+        "about": "what follows from the files in set/ and its audit key",
+        "note": "Bytes are hex, numbers of 64 bits decimal texts.",
         **findings.of(found, bundles.envelope_of(files), AUDIT_KEY.raw),
     }
 

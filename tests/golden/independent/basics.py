@@ -81,6 +81,11 @@ def require_key(key: bytes, whose: str) -> None:
     require(len(key) == 32 and bool(bindings.crypto_core_ed25519_is_valid_point(key)), whose)
 
 
+def key_id(key: bytes) -> str:
+    """keys.md#texts."""
+    return "ed25519:" + h("tallystick.key-id", key).hex()
+
+
 def signed(key: bytes, signature: bytes, message: bytes) -> bool:
     """keys.md#algorithm, the signature rule."""
     if len(signature) != 64 or int.from_bytes(signature[32:], "little") >= ORDER:

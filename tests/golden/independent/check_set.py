@@ -1,8 +1,8 @@
 """Check a whole artifact set with its audit key, statelessly: everything is computed again.
 
 Written from docs/spec alone (artifact-set.md, verification.md and the pages that they name), and
-importing nothing of the package. ``python -m tests.golden.independent.check_set FOLDER AUDIT-KEY``
-prints what was checked; the key is a file of 32 bytes.
+importing nothing of the package. ``python -m tests.golden.independent.check_set FOLDER KEY
+TRUSTED`` says whether a set holds: KEY is the file of its audit key, TRUSTED a public key in hex.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tests.golden.independent.basics import (
     ZERO,
     RefusedError,
     file_digest,
+    key_id,
     merkle_root,
     raw,
     require,
@@ -125,6 +126,8 @@ def check_papers(found: Fields) -> None:
     receipts.check_assignment(body, papers, opened)
     receipts.check_worker(body, papers, private["owner_key"], private["owner_salt"])
     receipts.check_nullifiers(body)
+    worker = papers["credential"]["worker_key"]
+    same("4: observed.worker_id", key_id(worker), found["receipt"]["observed"]["worker_id"])
 
 
 def check_manifest(found: Fields) -> None:

@@ -36,6 +36,7 @@ EVENT = re.compile(
     rb'\{"event":"([A-Za-z]+)",(?:"index":(0|[1-9]\d{0,9}),)?"monotonic_ns":"(0|[1-9]\d{0,19})",'
     rb'"rss":"(0|[1-9]\d{0,19})","seq":(0|[1-9]\d{0,9}),"wall_ns":"(0|[1-9]\d{0,19})"\}'
 )
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
 FRAME = [b"Init", b"Loading", b"LoadComplete", b"ShutdownComplete"]
 INNER = (b"TokenEmitted", b"ArenaReset")
 
@@ -267,11 +268,13 @@ def check_envelope(data: bytes, receipt: Fields, key: bytes) -> None:
     """Step 12: one envelope, signed by ``key``, about exactly this receipt."""
     require(data.endswith(b"\n") and data.count(b"\n") == 1, "12: one envelope")
     envelope = parse(data[:-1], 1 << 20)
-    same("12: payloadType", "application/vnd.in-toto+json", envelope["payloadType"])
+    same("12: an envelope", {"payloadType", "payload", "signatures"}, {*envelope})
+    same("12: payloadType", PAYLOAD_TYPE, envelope["payloadType"])
     payload = _decoded(envelope["payload"])
-    kind = envelope["payloadType"].encode()
+    kind = PAYLOAD_TYPE.encode()
     pae = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
     require_key(key, "12: the trusted key")
+    require(all("sig" in each for each in envelope["signatures"]), "12: a signature")
     signatures = [_decoded(each["sig"]) for each in envelope["signatures"]]
     require(1 <= len(signatures) <= 32, "12: signatures")
     require(any(signed(key, each, pae) for each in signatures), "12: the signature")

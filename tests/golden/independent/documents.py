@@ -64,9 +64,10 @@ def document(schema: str, data: bytes, limit: int) -> Any:
     return value
 
 
-def conform(schema: str, value: Any) -> None:
+def conform(schema: str, value: Any, part: str | None = None) -> None:
+    """Require that ``value`` fits a schema, or the type ``part`` that the schema defines."""
     rules = _schema(schema)
-    _check(rules, value, rules, schema)
+    _check(rules if part is None else rules["$defs"][part], value, rules, part or schema)
 
 
 @cache

@@ -19,12 +19,22 @@ MANIFEST = (
 )  # fmt: skip
 
 
-def shown(value: Any) -> Any:
-    return value.hex() if isinstance(value, bytes) else value
+#: Numbers of 64 bits are decimal texts: JSON numbers are exact to 2^53 only.
+LARGE = {name for layout in (BODY, REQUEST) for name, width in layout if width == 8}
+LARGE |= {"verification_epoch", "trace_events", "compute_units"}
+
+
+def shown(name: str, value: Any) -> Any:
+    """Return a value as a vectors file has it."""
+    if isinstance(value, dict):
+        return {key: shown(key, item) for key, item in value.items()}
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value) if name in LARGE else value
 
 
 def picked(fields: Fields, names: Any) -> Fields:
-    return {name: shown(fields[name]) for name in names}
+    return {name: shown(name, fields[name]) for name in names}
 
 
 def of(found: Fields, envelope: Fields, audit_key: bytes) -> Fields:
@@ -36,8 +46,7 @@ def of(found: Fields, envelope: Fields, audit_key: bytes) -> Fields:
         "core_digest": text(receipt["core_digest"]),
         "execution_statement": statement(receipt).decode(),
         "compute_receipt": {
-            **{name: shown(body[name]) for name, _ in BODY},
-            **picked(body, ("signature", *ids)),
+            **picked(body, [*dict(BODY), "signature", *ids]),
         },
         "manifest": {
             "architecture_id": manifest["profile"]["architecture"]["id"].hex(),
@@ -63,14 +72,13 @@ def _evidence(found: Fields) -> Fields:
             "steps": len(schedule["steps"]),
             "encoding": schedule["encoding"].hex(),
         },
-        "trace_events": shown_evidence["trace_events"],
-        **picked(shown_evidence, ("state_root", "route_root", "gemm_root")),
+        **picked(shown_evidence, ("trace_events", "state_root", "route_root", "gemm_root")),
         "semantic_schedule": {
             "commitment": derived["semantic"].hex(),
             "operations": derived["semantic_operations"],
             "expert_routes": derived["semantic_routes"],
         },
-        "compute_units": derived["units"],
+        "compute_units": str(derived["units"]),
     }
 
 
@@ -101,6 +109,5 @@ def _private(found: Fields) -> Fields:
         },
         **picked(private, ("owner_key", *bundles.SALTS)),
         "opening": private["opening"].decode(),
-        "routes": shown(private["routes"]),
-        "trace": shown(private["trace"]),
+        **picked(private, ("routes", "trace")),
     }

@@ -111,11 +111,13 @@ def read_runtime(data: bytes) -> Fields:
     words = (reader.text(800), reader.text(800), reader.text(800))
     flags = (reader.u8(2), reader.u8(2), reader.u8(2), reader.u32())
     reader.end()
+    value = canonical(runtime, 4096)
+    conform("receipt", value, "RuntimeClass")
     fixed = (1, ("f16", "f16", "none"), (0, 1, 0, 0))
     same("runtime class: what has one value", fixed, (version, words, flags))
     return {
         "jcs": runtime,
-        "class": canonical(runtime, 4096),
+        "class": value,
         "quantization": quantization,
         "id": h("palw.runtime-class", data),
     }

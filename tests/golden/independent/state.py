@@ -30,7 +30,7 @@ def restore(data: bytes, expected: dict[str, Any]) -> None:
         _check_identity(connection, len(data))
         _check_row(connection, "receipts", RECEIPT, "receipt_id", expected)
         _check_row(connection, "jobs", JOB, "job_nullifier", expected)
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         require(False, "state store: damaged")
     finally:
         connection.close()

@@ -28,7 +28,7 @@ ROOT = HERE.parents[2]
 KEY, TRUSTED = AUDIT_KEY.raw, sets.SIGNER.public.raw
 SOURCES = sorted(path for path in HERE.glob("*.py") if not path.name.startswith("test_"))
 ALLOWED = {"__future__", "base64", "blake3", "collections", "datetime", "functools", "hashlib"}
-ALLOWED |= {"json", "nacl", "pathlib", "re", "sqlite3", "struct", "sys", "typing", "tests"}
+ALLOWED |= {"json", "math", "nacl", "pathlib", "re", "sqlite3", "struct", "sys", "typing", "tests"}
 
 
 def rows_of(kind: Kind) -> Callable[[int, int], bytes] | None:
