@@ -62,6 +62,7 @@ PUBLIC = [
     "check_model",
     "describe_model",
     "diff_receipts",
+    "hand_out_bundle_key",
     "inspect_receipt",
     "list_models",
     "load_bundle_key",

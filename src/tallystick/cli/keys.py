@@ -1,4 +1,4 @@
-"""``tallystick keys``: make signing keys and show public keys (docs/spec/keys.md)."""
+"""``tallystick keys``: make signing keys, show public keys, hand out a bundle's key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tallystick.worker.keys import show_key
 
 @click.group(name="keys")
 def command() -> None:
-    """Make signing keys and show public keys.
+    """Make signing keys, show public keys, and hand out the key of one bundle.
 
     The private key stays in its file; only the public key (PEM) is meant to be handed out.
     """
@@ -56,6 +56,30 @@ def new(
 def show(path: Path | None, as_json: bool) -> None:
     """Show the public half of the key in PATH (default: the default key), never the secret."""
     _show(path, as_json)
+
+
+@command.command()
+@click.argument("path", type=PATH, metavar="SET")
+@click.option(
+    "--audit-key-file",
+    type=PATH,
+    metavar="FILE",
+    help="32 raw bytes that sealed the bundle. Default: your own audit key.",
+)
+@click.option(
+    "--output", type=PATH, required=True, metavar="FILE", help="New file for the bundle's key."
+)
+def bundle(path: Path, audit_key_file: Path | None, output: Path) -> None:
+    """Write the key that opens the bundle of SET, and no other, to hand it to one auditor.
+
+    Who has it sees prompt and answer, and can check and replay the receipt with --bundle-key-file.
+    """
+    from tallystick.attest.auditkeys import default_audit_key_path, read_audit_key
+    from tallystick.receipts.files import hand_out_bundle_key
+
+    key = read_audit_key(audit_key_file or default_audit_key_path(home()))
+    location = hand_out_bundle_key(path, key, output)
+    note(f"created {output}: it opens the bundle of {location.set_id}, and no other")
 
 
 def _show(path: Path | None, as_json: bool) -> None:

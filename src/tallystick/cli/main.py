@@ -61,7 +61,11 @@ VERBS: Final = (
     Verb("job", "tallystick.cli.job", "Order a job for several workers; execute a slot of one."),
     Verb("model", "tallystick.cli.model", "Pull, add, list, check and calibrate models."),
     Verb("units", "tallystick.cli.units", "Price token counts of a model in compute units."),
-    Verb("keys", "tallystick.cli.keys", "Make signing keys and show public keys."),
+    Verb(
+        "keys",
+        "tallystick.cli.keys",
+        "Make signing keys, show public keys, hand out a bundle's key.",
+    ),
     Verb("demo", "tallystick.cli.demo", "Run, verify and replay a small model from end to end."),
 )
 

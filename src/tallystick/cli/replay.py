@@ -91,6 +91,7 @@ def words(report: ReplayReport) -> str:
         lines.append(f"  first difference: {report.difference.what}")
     parts = (
         ("states", report.states),
+        ("the worker's own root", report.worker_states),
         ("expert routes", report.routes),
         ("schedule", report.schedule),
         ("sketches of products", report.products),

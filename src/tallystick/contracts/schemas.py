@@ -19,6 +19,7 @@ from tallystick.contracts.profile_pin import BaseMetadata, ProfilePin
 from tallystick.contracts.public_receipt import PublicReceipt
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import InferenceRun
+from tallystick.contracts.ticket import TICKET_SCHEMA, Ticket
 
 # File name stem, type, and the end of the schema's id.
 DOCUMENTS: Final[tuple[tuple[str, type, str], ...]] = (
@@ -32,6 +33,7 @@ DOCUMENTS: Final[tuple[tuple[str, type, str], ...]] = (
     ("calibration", Calibration, "tallystick.calibration/v1"),
     ("manifest-facts", ManifestFacts, "tallystick.manifest-facts/v1"),
     ("profile-pin", ProfilePin, "misaka.palw.model-profile-pin.v2"),
+    ("ticket", Ticket, TICKET_SCHEMA),
     ("base-metadata", BaseMetadata, "tallystick.base-metadata/v1"),
 )
 SCHEMA_ID_PREFIX: Final = "tag:tallystick,2026:schema/"

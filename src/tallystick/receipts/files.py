@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tallystick.attest.auditkeys import read_audit_key, read_bundle_key
+from tallystick.attest.auditkeys import read_audit_key, read_bundle_key, write_bundle_key
 from tallystick.attest.bundlekeys import AuditKey, BundleKey
 from tallystick.attest.keyfiles import read_public_key
 from tallystick.attest.trust import MAX_POLICY_BYTES, TrustPolicy
@@ -23,9 +23,15 @@ from tallystick.errors import (
     UsageError,
 )
 from tallystick.receipts.report import Restoration, Status, VerificationReport
-from tallystick.receipts.sealing import bundle_id, parse
+from tallystick.receipts.sealing import bundle_id, bundle_key_of, open_with, parse
 from tallystick.receipts.verify import VerifyContext, failed_report, verify_with
-from tallystick.store.sets import SetLocation, find_sets, load_set, require_kept_private
+from tallystick.store.sets import (
+    SetLocation,
+    find_sets,
+    load_set,
+    read_set,
+    require_kept_private,
+)
 from tallystick.store.state.entry import entry_of
 from tallystick.store.state.restore import restore_accepted
 
@@ -249,6 +255,27 @@ def load_bundle_key(
     if audit is not None:
         return read_audit_key(audit, outside)
     return None if bundle is None else read_bundle_key(bundle, outside)
+
+
+def hand_out_bundle_key(path: Path, key: AuditKey, output: Path) -> SetLocation:
+    """Write the key of the one bundle at ``path`` to the new file ``output`` (0600).
+
+    Who gets it can open this bundle and no other; he could also seal another private half under
+    the same header (docs/spec/bundle.md). Returns which set it opens. Raises EvidenceError when
+    ``key`` does not open the bundle, NothingToVerifyError without one, InputError when ``output``
+    exists, UnavailableError when it cannot be written.
+    """
+    loaded = read_set(path)
+    data = loaded.files.get(BUNDLE.name(loaded.location.set_id))
+    if data is None:
+        raise NothingToVerifyError(
+            "the set's bundle is not here, so there is no key to hand out",
+            expected=f"a readable {BUNDLE.name(loaded.location.set_id)}",
+        )
+    envelope = parse(data)
+    open_with(envelope, key)
+    write_bundle_key(output, bundle_key_of(envelope, key))
+    return loaded.location
 
 
 def _read_policy(path: Path) -> bytes:
