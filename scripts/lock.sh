@@ -3,6 +3,7 @@
 #
 # core.lock    the verifier                      pip install tallystick
 # engine.lock  the verifier and the engine       pip install 'tallystick[engine]'
+# worker.lock  the verifier and the worker's      pip install 'tallystick[worker]'
 # dev.lock     all of it, for make demo and make test
 #
 # One resolution for all: the smaller locks are constrained by dev.lock. The oldest supported
@@ -35,7 +36,8 @@ compile() {
 }
 
 mkdir -p requirements
-compile dev.lock --extra engine --extra dev
+compile dev.lock --extra engine --extra worker --extra dev
 compile engine.lock --extra engine --constraint "$work/dev.lock"
+compile worker.lock --extra worker --constraint "$work/dev.lock"
 compile core.lock --constraint "$work/dev.lock"
-cp "$work/dev.lock" "$work/engine.lock" "$work/core.lock" requirements/
+cp "$work/dev.lock" "$work/engine.lock" "$work/worker.lock" "$work/core.lock" requirements/

@@ -116,7 +116,7 @@ def test_the_core_install_is_small() -> None:
     assert len(closure) <= CORE_DISTRIBUTIONS, sorted(closure)
 
 
-@pytest.mark.parametrize("lock", ["core", "engine", "dev"])
+@pytest.mark.parametrize("lock", ["core", "engine", "worker", "dev"])
 def test_the_locks_pin_and_hash_everything_and_name_no_place(lock: str) -> None:
     text = (ROOT / "requirements" / f"{lock}.lock").read_text()
     assert "://" not in text
@@ -135,7 +135,8 @@ def test_the_locks_cover_the_declared_dependencies() -> None:
     wanted = {
         "core": core,
         "engine": core + extras["engine"],
-        "dev": core + extras["engine"] + extras["dev"],
+        "worker": core + extras["worker"],
+        "dev": core + extras["engine"] + extras["worker"] + extras["dev"],
     }
     for lock, requirements in wanted.items():
         text = (ROOT / "requirements" / f"{lock}.lock").read_text()

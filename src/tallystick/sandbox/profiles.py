@@ -1,0 +1,49 @@
+"""Sandbox profiles that people write: YAML files, and those that come with the program."""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from tallystick.canonical.yaml import parse_yaml
+from tallystick.contracts.sandbox_profile import LEVELS, SandboxProfile, read_profile
+from tallystick.errors import EvidenceError, InputError
+
+#: Names of the profiles that come with the program: one for each level, and that level only.
+SHIPPED: Final = LEVELS
+MAX_PROFILE: Final = 16 * 1024
+
+
+def load_profile(name_or_path: str) -> SandboxProfile:
+    """Return a profile by its name, or by the path of a YAML file.
+
+    A word without a path separator or a ``.yaml`` ending is the name of a shipped profile.
+    Raises InputError.
+    """
+    if name_or_path in SHIPPED:
+        file = resources.files("tallystick.sandbox").joinpath("profiles", f"{name_or_path}.yaml")
+        return parse_profile(file.read_bytes(), where=f"sandbox profile {name_or_path}")
+    if os.sep not in name_or_path and not name_or_path.endswith((".yaml", ".yml")):
+        raise InputError(
+            "no such sandbox profile",
+            expected=", ".join(SHIPPED) + ", or the path of a .yaml file",
+            found=ascii(name_or_path[:64]),
+        )
+    path = Path(name_or_path)
+    try:
+        with path.open("rb") as file_on_disk:
+            data = file_on_disk.read(MAX_PROFILE + 1)
+    except OSError as error:
+        raise InputError(f"sandbox profile {path}: {error.strerror}") from None
+    return parse_profile(data, where=f"sandbox profile {path}")
+
+
+def parse_profile(data: bytes, *, where: str) -> SandboxProfile:
+    """Return the profile that the YAML ``data`` describes. Raises InputError."""
+    value = parse_yaml(data, max_bytes=MAX_PROFILE, where=where)
+    try:
+        return read_profile(value, where=where)
+    except EvidenceError as error:
+        raise InputError(error.message, expected=error.expected, found=error.found) from None
