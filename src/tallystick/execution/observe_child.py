@@ -231,12 +231,13 @@ def _generate(
 def _send(reporter: Reporter, lines: bytes) -> None:
     """Send ``lines`` in pieces of whole lines."""
     start = 0
-    while len(lines) - start > _PIECE:
-        end = lines.rfind(b"\n", start, start + _PIECE) + 1
-        end = end or lines.index(b"\n", start) + 1
+    while start < len(lines):
+        end = len(lines)
+        if end - start > _PIECE:
+            end = lines.rfind(b"\n", start, start + _PIECE) + 1
+            end = end or lines.index(b"\n", start) + 1
         reporter.data(lines[start:end])
         start = end
-    reporter.data(lines[start:])
 
 
 def _header(job: ObserveJob, model: ModelSummary, engine: EngineSummary) -> Header:

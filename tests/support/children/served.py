@@ -108,11 +108,12 @@ def wait(request: Any, channel: Channel) -> None:
 
 
 def chorus(_request: Any, channel: Channel) -> None:
-    """Speak from many threads at once, in messages larger than a pipe takes whole."""
+    """Speak from many threads at once, and more than a pipe takes whole."""
 
     def speak(number: int) -> None:
         for _ in range(5):
             channel.send("text", {"voice": str(number) * 100_000})
+            channel.send_data(b"%d\n" % number * 100_000)
 
     threads = [threading.Thread(target=speak, args=(number,)) for number in range(8)]
     for thread in threads:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tallystick.errors import RunFailedError, UsageError
 from tallystick.evidence.observer.records import MAX_EVENTS, MAX_TRANSCRIPT
 from tallystick.execution import observe as supervisor
+from tallystick.execution import observe_child
 from tallystick.execution.jobs import EngineSetup, ObserveJob
 from tallystick.execution.observe_child import StepCost, _require_room
 
@@ -50,6 +53,22 @@ def test_the_largest_number_of_tokens_by_bytes(output: str) -> None:
 def test_a_prompt_that_leaves_no_room() -> None:
     assert "a shorter prompt" in named(StepCost(events=MAX_EVENTS // 4, size=1))
     assert fits(1, StepCost(events=MAX_EVENTS // 5, size=1))
+
+
+def test_lines_are_sent_whole_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe_child, "_PIECE", 5)
+    for lines, expected in (
+        (b"a\n", [b"a\n"]),
+        (b"a\nb\n", [b"a\nb\n"]),
+        (b"a\nb\nc\nd\ne\n", [b"a\nb\n", b"c\nd\n", b"e\n"]),
+        (b"a line\nb\n", [b"a line\n", b"b\n"]),
+        (b"b\na line\n", [b"b\n", b"a line\n"]),
+        (b"1234\n1234\n", [b"1234\n", b"1234\n"]),
+    ):
+        sent: list[bytes] = []
+        reporter: Any = SimpleNamespace(data=sent.append)
+        observe_child._send(reporter, lines)
+        assert sent == expected
 
 
 def test_a_child_sends_whole_lines() -> None:

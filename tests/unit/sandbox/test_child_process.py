@@ -282,7 +282,16 @@ def test_a_child_that_waits_for_nothing_is_silent() -> None:
 
 
 def test_messages_of_many_threads_do_not_mix() -> None:
-    assert sorted(kinds("chorus")) == ["result"] + 40 * ["text"]
+    with Child(SERVED, {"do": "chorus"}) as child:
+        said = [*child.messages(idle_timeout=PATIENCE)]
+    assert sorted(each.kind for each in said) == 40 * ["data"] + ["result"] + 40 * ["text"]
+    data = sorted(each.data for each in said if each.kind == "data")
+    assert data == sorted(b"%d\n" % number * 100_000 for number in range(8) for _ in range(5))
+
+
+def test_a_child_that_announces_more_than_it_sends_has_failed() -> None:
+    with pytest.raises(RunFailedError, match="ended before its work was done"):
+        raw(b'{"body":{"size":9},"kind":"data"}\n' + b"12345678")
 
 
 @pytest.mark.parametrize("kind", ["EvidenceError", "UsageError", "InterruptedRunError"])

@@ -14,6 +14,7 @@ from tallystick import errors
 from tallystick.errors import EvidenceError, InputError, RunFailedError, TallystickError
 from tallystick.sandbox.messages import (
     CHILD_ERRORS,
+    MAX_DATA,
     MAX_MESSAGE,
     Message,
     MessageReader,
@@ -65,6 +66,60 @@ def test_messages_may_be_cut_anywhere() -> None:
     line = '{"kind":"é","body":{"x":"\\n"}}\n'.encode()
     with reader_of(*(bytes([byte]) for byte in line * 3)) as reader:
         assert messages(reader) == [Message("é", {"x": "\n"})] * 3
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"\n", b"not json\n\xff", DONE * 3])
+def test_data_comes_as_it_was_sent(data: bytes) -> None:
+    sent = b'{"body":{"size":%d},"kind":"data"}\n' % len(data) + data + DONE
+    expected = [Message("data", {"size": len(data)}, data), Message("done", {})]
+    with reader_of(sent) as reader:
+        assert messages(reader) == expected
+    with reader_of(*(bytes([byte]) for byte in sent)) as reader:
+        assert messages(reader) == expected
+
+
+def test_data_of_the_largest_size_is_read() -> None:
+    sent = b'{"body":{"size":%d},"kind":"data"}\n' % MAX_DATA + bytes(MAX_DATA) + DONE
+    with reader_of(sent) as reader:
+        assert [len(message.data) for message in messages(reader)] == [MAX_DATA, 0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f'{{"size":{MAX_DATA + 1}}}',
+        '{"size":-1}',
+        '{"size":true}',
+        '{"size":"1"}',
+        "{}",
+        '{"more":1,"size":1}',
+        '{"size":1.0}',
+    ],
+)
+def test_data_out_of_form_is_refused_before_it_comes(body: str) -> None:
+    line = b'{"body":%s,"kind":"data"}\n' % body.encode()
+    with reader_of(line) as reader, pytest.raises(RunFailedError, match="data out of form"):
+        reader.next(10.0)
+
+
+def test_data_that_is_cut_short_is_no_message() -> None:
+    with reader_of(b'{"body":{"size":3},"kind":"data"}\nab') as reader:
+        assert messages(reader) == []
+
+
+def test_silence_in_the_middle_of_data_is_bounded() -> None:
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b'{"body":{"size":3},"kind":"data"}\nab')
+        with pytest.raises(RunFailedError, match="no progress"):
+            MessageReader(reader).next(0.01)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_data_is_not_shown() -> None:
+    assert "secret" not in repr(Message("data", {"size": 6}, b"secret"))
 
 
 def test_many_messages_may_come_at_once() -> None:
