@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import os
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tallystick.attest.auditkeys import default_audit_key, read_audit_key
+from tallystick.attest.auditkeys import default_audit_key, default_audit_key_path, read_audit_key
 from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keyfiles import commit_key, default_key
 from tallystick.attest.keys import PublicKey
@@ -196,7 +197,7 @@ def _run(
 ) -> RunResult:
     home = where.home or default_home()
     with _claim(where.output_dir, home) as place:
-        audit_key, audit_created = _audit_key(where.audit_key, home, place.directory)
+        audit_key = _existing_audit_key(where.audit_key, home, place.directory)
         key = existing_key(where.signer, home)
         engine = find_engine(home)
         chosen = resolve(model, home, on_progress)
@@ -214,6 +215,9 @@ def _run(
             executed = _execute(
                 declared, papers, order.options, opened, engine, prepared, on_text, on_progress
             )
+        audit_created = False
+        if audit_key is None:  # made now that there is something to seal
+            audit_key, audit_created = default_audit_key(home, place.directory)
         built = build_set(
             SetInputs(
                 run=declared,
@@ -257,10 +261,12 @@ def _claim(output_dir: Path | None, home: Path) -> OutputPlace:
     return prepare_under(home / "receipts") if output_dir is None else prepare(output_dir)
 
 
-def _audit_key(path: Path | None, home: Path, output: Path) -> tuple[AuditKey, bool]:
-    if path is not None:
-        return read_audit_key(path, output), False
-    return default_audit_key(home, output)
+def _existing_audit_key(path: Path | None, home: Path, output: Path) -> AuditKey | None:
+    """Return the key in the file ``path``, or the default one; None when that is yet to be made."""
+    default = default_audit_key_path(home)
+    if path is None and not os.path.lexists(default):
+        return None
+    return read_audit_key(path or default, output)
 
 
 def pinned_facts(model: ModelFile) -> PinnedFacts:
