@@ -19,17 +19,18 @@ from tallystick.errors import (
     TallystickError,
     UnavailableError,
 )
+from tallystick.store.database import place
 from tallystick.store.files import opened_directory
-from tallystick.store.state import place, restore, store
+from tallystick.store.state import restore, store
 from tallystick.store.state.restore import read_state, restore_accepted
-from tallystick.store.state.schema import STATE_NAME, first_image
+from tallystick.store.state.schema import MARKS, STATE_NAME
 from tallystick.store.state.store import open_state
 from tests.support.ordinary_user import run_as_ordinary_user
 from tests.support.small_disk import small_disk
 from tests.support.state import accept, make_entry, recorded
 
 Spoil = Callable[[Path], None]
-STORE = first_image()
+STORE = MARKS.image()
 
 
 @pytest.fixture
@@ -361,7 +362,7 @@ def test_what_a_killed_creator_left_is_removed(tmp_path: Path) -> None:
     left = tmp_path / f".{STATE_NAME}.0123456789abcdef"
     kept = tmp_path / f".{STATE_NAME}.notes"
     for other in (left, kept):
-        other.write_bytes(first_image()[:1000])
+        other.write_bytes(MARKS.image()[:1000])
     accept(tmp_path / STATE_NAME, make_entry())
     assert sorted(os.listdir(tmp_path)) == sorted([kept.name, STATE_NAME])
 

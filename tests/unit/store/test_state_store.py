@@ -15,15 +15,10 @@ import pytest
 
 from tallystick.contracts.compute_receipt import JobClass, encode, receipt_id
 from tallystick.errors import EvidenceError
+from tallystick.store.database.marks import schema_parts
 from tallystick.store.state.entry import StateEntry, entry_of
 from tallystick.store.state.restore import read_state, restore_accepted
-from tallystick.store.state.schema import (
-    DDL_FINGERPRINT,
-    STATE_NAME,
-    ddl,
-    fingerprint,
-    first_image,
-)
+from tallystick.store.state.schema import MARKS, STATE_NAME, fingerprint
 from tallystick.store.state.store import open_state
 from tests.support.compute_sets import make_receipt
 from tests.support.state import accept, digest, make_entry, recorded
@@ -79,17 +74,17 @@ def test_the_file_says_what_it_is(path: Path) -> None:
 def test_the_fingerprint_is_that_of_the_shipped_statements() -> None:
     connection = sqlite3.connect(":memory:")
     try:
-        connection.executescript(ddl())
-        assert fingerprint(connection) == DDL_FINGERPRINT
+        connection.executescript(MARKS.ddl())
+        assert fingerprint(schema_parts(connection)) == MARKS.ddl_fingerprint
         connection.execute("CREATE INDEX more ON receipts (bundle_id)")
-        assert fingerprint(connection) != DDL_FINGERPRINT
+        assert fingerprint(schema_parts(connection)) != MARKS.ddl_fingerprint
     finally:
         connection.close()
     assert resources.files("tallystick.store.state").joinpath("schema.sql").is_file()
 
 
 def test_an_empty_store_is_always_the_same() -> None:
-    assert first_image() == first_image()
+    assert MARKS.image() == MARKS.image()
 
 
 def test_reading_changes_nothing_and_leaves_nothing(path: Path) -> None:

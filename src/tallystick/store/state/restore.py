@@ -13,20 +13,19 @@ from typing import Final
 
 from tallystick.contracts.layout import STATE
 from tallystick.errors import EvidenceError, NothingToVerifyError, UnavailableError
-from tallystick.store.files import exists, opened_directory, read_plain
-from tallystick.store.state import sql
-from tallystick.store.state.entry import StateEntry
-from tallystick.store.state.place import PENDING_SUFFIXES, check_file
-from tallystick.store.state.schema import (
+from tallystick.store.database.marks import (
     DATABASE_ERRORS,
     HEADER_MAGIC,
     JOURNAL_BYTES,
     ROLLBACK_MARK,
     WAL_MARK,
-    check_identity,
     error_name,
-    require_library,
 )
+from tallystick.store.database.place import PENDING_SUFFIXES, check_file
+from tallystick.store.files import exists, opened_directory, read_plain
+from tallystick.store.state import sql
+from tallystick.store.state.entry import StateEntry
+from tallystick.store.state.schema import MARKS
 
 MAX_STATE: Final = STATE.max_bytes
 _MIN_HEADER: Final = 100
@@ -61,10 +60,10 @@ def restore_accepted(data: bytes, entry: StateEntry) -> None:
     EvidenceError when ``data`` is no undamaged state store, holds no such receipt, or holds it with
     another value, which is named.
     """
-    require_library()
+    MARKS.require_library()
     connection = _open_bytes(data)
     try:
-        check_identity(connection)
+        MARKS.check(connection)
         _require_sound(connection, len(data))
         row = connection.execute(sql.RESTORE, (entry.receipt_id,)).fetchone()
     except DATABASE_ERRORS as error:

@@ -13,35 +13,21 @@ from typing import Final, Self
 from urllib.parse import quote
 
 from tallystick.errors import EvidenceError, UnavailableError
-from tallystick.store.home import require_private
-from tallystick.store.state import sql
-from tallystick.store.state.entry import StateEntry
-from tallystick.store.state.place import (
+from tallystick.store.database.failures import database_unavailable, usable
+from tallystick.store.database.marks import DATABASE_ERRORS
+from tallystick.store.database.place import (
     check_files,
     create_missing,
     database_path,
     locked,
     require_opened,
 )
-from tallystick.store.state.schema import (
-    DATABASE_ERRORS,
-    check_identity,
-    error_name,
-    require_library,
-)
+from tallystick.store.home import require_private
+from tallystick.store.state import sql
+from tallystick.store.state.entry import StateEntry
+from tallystick.store.state.schema import MARKS
 
 _WAIT_SECONDS: Final = 10.0
-_FOREIGN: Final = "move that file away and keep it, or choose another place"
-_REASONS: Final = {
-    "SQLITE_BUSY": ("locked by another process", "wait for the other process, or end it"),
-    "SQLITE_LOCKED": ("locked by another process", "wait for the other process, or end it"),
-    "SQLITE_FULL": ("no room is left", "make room there"),
-    "SQLITE_READONLY": ("it is read-only", "make it writable, or choose another place"),
-    "SQLITE_CANTOPEN": ("it cannot be opened", "look at the modes and the room there"),
-    "SQLITE_IOERR": ("reading or writing failed", "make room there, and check the disk"),
-    "SQLITE_NOTADB": ("it is no SQLite database", _FOREIGN),
-    "SQLITE_CORRUPT": ("it is damaged", _FOREIGN),
-}
 
 
 def open_state(path: Path, *, wait_seconds: float = _WAIT_SECONDS) -> StateStore:
@@ -51,14 +37,16 @@ def open_state(path: Path, *, wait_seconds: float = _WAIT_SECONDS) -> StateStore
     left behind is recovered. ``wait_seconds`` bounds each wait for other processes. Raises
     UnavailableError when the place or the file cannot be used, or is no state store.
     """
-    require_library()
-    with _usable(path):
+    MARKS.require_library()
+    with usable(MARKS.kind, path):
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         directory = os.open(path.parent, flags)
     try:
-        with _usable(path):
+        with usable(MARKS.kind, path):
             require_private(path.parent, os.fstat(directory))
-            create_missing(directory, path.name, wait_seconds=wait_seconds)
+            create_missing(
+                directory, path.name, MARKS.image, kind=MARKS.kind, wait_seconds=wait_seconds
+            )
             check_files(directory, path.name)
             connection = _connect(directory, path, wait_seconds)
         return StateStore(path, directory, connection, wait_seconds)
@@ -90,8 +78,8 @@ class StateStore:
         store cannot be used. Then nothing is recorded.
         """
         with self._transaction():
-            with _usable(self._path):
-                check_identity(self._connection)
+            with usable(MARKS.kind, self._path):
+                MARKS.check(self._connection)
             values = _values(entry)
             self._refuse_repeated(values)
             self._join_job(entry, values)
@@ -101,7 +89,10 @@ class StateStore:
         """Write everything into the one file, durably, and close it. Raises UnavailableError."""
         try:
             # SQLite leaves its journal behind when two processes close at the same time.
-            with _usable(self._path), locked(self._directory, self._wait_seconds):
+            with (
+                usable(MARKS.kind, self._path),
+                locked(self._directory, self._wait_seconds, kind=MARKS.kind),
+            ):
                 # Busy readers or writers make it do less; the last to close does the rest.
                 self._connection.execute(sql.CHECKPOINT).fetchall()
                 self._connection.close()
@@ -141,7 +132,7 @@ class StateStore:
                 "the state store's own rules refuse the receipt", found=error.sqlite_errorname
             ) from None
         except DATABASE_ERRORS as error:
-            raise _unavailable(self._path, error) from None
+            raise database_unavailable(MARKS.kind, self._path, error) from None
 
     def _refuse_repeated(self, values: Mapping[str, bytes | int]) -> None:
         if self._connection.execute(sql.FIND_RECEIPT, values).fetchone():
@@ -187,7 +178,7 @@ def _connect(directory: int, path: Path, wait_seconds: float) -> sqlite3.Connect
         isolation_level=None,
     )
     try:
-        check_identity(connection)
+        MARKS.check(connection)
         require_opened(directory, path.name)
         (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
         if journal != "wal":
@@ -213,32 +204,4 @@ def _refused(message: str, name: str, values: Mapping[str, bytes | int]) -> Evid
         expected=f"a {name} that the state store does not hold",
         found=value.hex(),
         hint="a repeated receipt counts once",
-    )
-
-
-@contextlib.contextmanager
-def _usable(path: Path) -> Iterator[None]:
-    """Turn what makes a place or a file unusable into UnavailableError."""
-    try:
-        yield
-    except EvidenceError as error:
-        raise UnavailableError(
-            error.message, expected=error.expected, found=error.found, hint=error.hint or _FOREIGN
-        ) from None
-    except DATABASE_ERRORS as error:
-        raise _unavailable(path, error) from None
-    except OSError as error:
-        raise UnavailableError(
-            f"the state store {path} cannot be used",
-            found=error.strerror or type(error).__name__,
-            hint="choose another place, or make room and permission there",
-        ) from None
-
-
-def _unavailable(path: Path, error: Exception) -> UnavailableError:
-    name = error_name(error)
-    primary = "_".join(name.split("_")[:2])
-    reason, hint = _REASONS.get(primary, ("SQLite refuses", "choose another place"))
-    return UnavailableError(
-        f"the state store {path} cannot be used: {reason}", found=name, hint=hint
     )

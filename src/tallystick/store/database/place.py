@@ -1,4 +1,4 @@
-"""The state store's file in its directory: created whole, followed nowhere, only its owner's.
+"""An SQLite file in its directory: created whole, followed nowhere, only its owner's.
 
 Every check goes through a descriptor of the directory. The database file itself is never opened
 here while SQLite has it open: closing a second descriptor would drop SQLite's locks.
@@ -12,14 +12,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from tallystick.contracts.layout import PRIVATE_MODE
 from tallystick.errors import EvidenceError, UnavailableError
 from tallystick.store.files import exists, remove, write_new
-from tallystick.store.state.schema import first_image
 
 # What SQLite keeps beside the database; with the last two the database alone is not the truth.
 _SHARED_MEMORY: Final = "-shm"
@@ -28,32 +27,34 @@ _POLL_SECONDS: Final = 0.01
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
-def create_missing(directory: int, name: str, *, wait_seconds: float) -> None:
-    """Make an empty store ``name`` in ``directory`` unless something has that name.
+def create_missing(
+    directory: int, name: str, image: Callable[[], bytes], *, kind: str, wait_seconds: float
+) -> None:
+    """Make the file ``name`` of ``image`` in ``directory`` unless something has that name.
 
-    It appears whole or not at all, once, however many processes come here at a time. Raises OSError
-    and UnavailableError.
+    ``kind`` is what the file is called in errors. It appears whole or not at all, once, however
+    many processes come here at a time. Raises OSError and UnavailableError.
     """
     if exists(directory, name):
         return
-    with locked(directory, wait_seconds):
+    with locked(directory, wait_seconds, kind=kind):
         if exists(directory, name):
             return
         for suffix in PENDING_SUFFIXES:
             if exists(directory, name + suffix):
                 raise UnavailableError(
-                    f"{name}{suffix} is there without its state store",
-                    hint="put the store back beside it, or choose another place",
+                    f"{name}{suffix} is there without its {kind}",
+                    hint=f"put the {kind} back beside it, or choose another place",
                 )
         _remove_unfinished(directory, name)
-        write_new(directory, name, first_image(), PRIVATE_MODE)
+        write_new(directory, name, image(), PRIVATE_MODE)
         os.fsync(directory)
 
 
 def check_files(directory: int, name: str) -> None:
-    """Check the kind, owner, mode and links of the store and of what SQLite keeps beside it.
+    """Check the kind, owner, mode and links of the file and of what SQLite keeps beside it.
 
-    Raises FileNotFoundError when there is no store, EvidenceError when a file is not a plain one
+    Raises FileNotFoundError when there is none, EvidenceError when a file is not a plain one
     of ours, mode 0600, with one name.
     """
     check_file(name, os.stat(name, dir_fd=directory, follow_symlinks=False))
@@ -118,8 +119,8 @@ def require_opened(directory: int, name: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(directory: int, wait_seconds: float) -> Iterator[None]:
-    """Hold the lock of ``directory``, in which stores are created and closed one at a time.
+def locked(directory: int, wait_seconds: float, *, kind: str) -> Iterator[None]:
+    """Hold the lock of ``directory``, where a ``kind`` is created and closed one at a time.
 
     Raises UnavailableError when it is not free within ``wait_seconds``.
     """
@@ -131,7 +132,7 @@ def locked(directory: int, wait_seconds: float) -> Iterator[None]:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise UnavailableError(
-                    "another process holds the state store's directory",
+                    f"another process holds the {kind}'s directory",
                     expected=f"it to be released within {wait_seconds:g} s",
                     hint="wait for the other process, or end it",
                 ) from None
@@ -143,7 +144,7 @@ def locked(directory: int, wait_seconds: float) -> Iterator[None]:
 
 
 def _remove_unfinished(directory: int, name: str) -> None:
-    """Remove what a process that was killed while it created the store left behind."""
+    """Remove what a process that was killed while it created the file left behind."""
     unfinished = re.compile(re.escape(f".{name}.") + "[0-9a-f]{16}")
     for other in os.listdir(directory):
         if unfinished.fullmatch(other):

@@ -1,0 +1,1 @@
+"""What the SQLite files of the project share: their place, their marks, why one is unusable."""
