@@ -130,7 +130,8 @@ def example(name: str) -> BuiltSet:
 
 def _runtime(kind: Kind) -> RuntimeClass:
     if not kind.sequential:
-        return sets.make_class()
+        rows = RowClass(2, 4)
+        return sets.make_class(prompt_class=rows, decode_class=rows)
     one = RowClass(1, 1)
     return sets.make_class(policy="sequential", knobs=(), prompt_class=one, decode_class=one)
 
@@ -231,7 +232,7 @@ def _schedule(kind: Kind, model: Architecture) -> OperationSchedule:
         steps = [(SchedulePhase.PREFILL, number, 1) for number in range(len(PROMPT_IDS))]
         steps += [(SchedulePhase.DECODE, number, 1) for number in range(len(SAMPLED_IDS) - 1)]
     else:
-        steps = [(SchedulePhase.SEALING, 0, POSITIONS - 2), (SchedulePhase.SEALING, 1, 2)]
+        steps = [(SchedulePhase.SEALING, 0, 4), (SchedulePhase.SEALING, 1, POSITIONS - 4)]
     position = 0
     for phase, number, tokens in steps:
         places = [builder.place(item) for item in _operations(model, tokens)]

@@ -28,3 +28,16 @@ def test_the_fingerprint() -> None:
     computed = sha3_256(framed("palw.state-ddl", 4, parts)).hexdigest()
     printed = re.findall(r"\| DDL fingerprint \| `([0-9a-f]{64})` \|", PAGE.read_text())
     assert [computed] == printed == [DDL_FINGERPRINT]
+
+
+def test_the_printed_statements_give_the_fingerprint() -> None:
+    (printed,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(printed)
+        objects = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master")
+        parts = [(text or "").encode() for row in sorted(objects) for text in row]
+    finally:
+        connection.close()
+
+    assert sha3_256(framed("palw.state-ddl", 4, parts)).hexdigest() == DDL_FINGERPRINT

@@ -110,6 +110,27 @@ def check_schedule(schedule: Fields, model: Model, prefill: int, generated: int)
         same("schedule: its prefill steps", prefill, schedule["prefill"])
 
 
+def chunks(n: int, floor: int, most: int) -> list[int]:
+    """execution.md#chunks."""
+    if n < floor or most < 2 * floor:
+        return [1] * n
+    found = []
+    while n > most:
+        found.append(min(most, n - floor))
+        n -= found[-1]
+    return [*found, n]
+
+
+def check_policy(schedule: Fields, runtime: Any) -> None:
+    """Schedule: the steps are those of the policy."""
+    sealing = runtime["policy"] == "row-class"
+    same("9: the schedule's phases", sealing, schedule["sealing"])
+    if sealing:
+        rows = runtime["prompt_class"]
+        expected = chunks(schedule["positions"], rows["floor"], rows["max_rows"])
+        same("9: the schedule's chunks", expected, [x["tokens"] for x in schedule["steps"]])
+
+
 def read_trace(data: bytes, schedule: Fields) -> Fields:
     """GEMM trace, held against its schedule."""
     reader = Reader(data, "trace")
