@@ -54,6 +54,21 @@ class Tensor:
     shape: tuple[int, ...]
     data: bytes
 
+    @property
+    def place(self) -> TensorPlace:
+        """What the header says of the tensor."""
+        return TensorPlace(self.name, self.type_number, self.shape, len(self.data))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """A tensor as the header names it; ``size`` is the number of its bytes."""
+
+    name: str
+    type_number: int
+    shape: tuple[int, ...]
+    size: int
+
 
 def _string(text: str) -> bytes:
     raw = text.encode("utf-8")
@@ -100,18 +115,42 @@ def _padding(size: int) -> bytes:
     return bytes(-size % ALIGNMENT)
 
 
-def _header(metadata: Sequence[Entry], tensors: Sequence[Tensor]) -> bytes:
-    parts = [MAGIC, struct.pack("<IQQ", VERSION, len(tensors), len(metadata))]
+def _header(metadata: Sequence[Entry], places: Sequence[TensorPlace]) -> bytes:
+    parts = [MAGIC, struct.pack("<IQQ", VERSION, len(places), len(metadata))]
     for entry in metadata:
         parts += [_string(entry.key), struct.pack("<I", entry.kind), entry.payload]
     offset = 0
-    for tensor in tensors:
-        dimensions = tensor.shape[::-1]  # the format puts the innermost dimension first
-        parts.append(_string(tensor.name))
+    for place in places:
+        dimensions = place.shape[::-1]  # the format puts the innermost dimension first
+        parts.append(_string(place.name))
         parts.append(struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions))
-        parts.append(struct.pack("<IQ", tensor.type_number, offset))
-        offset += len(tensor.data) + len(_padding(len(tensor.data)))
+        parts.append(struct.pack("<IQ", place.type_number, offset))
+        offset += place.size + len(_padding(place.size))
     return b"".join(parts)
+
+
+def write_header(
+    stream: IO[bytes], metadata: Sequence[Entry], places: Sequence[TensorPlace]
+) -> None:
+    """Write all that comes before the tensors' bytes; these follow by :func:`write_data`, in order.
+
+    Raises ValueError when a name occurs twice: readers disagree about such files.
+    """
+    for kind, names in (
+        ("key", [entry.key for entry in metadata]),
+        ("tensor", [place.name for place in places]),
+    ):
+        if len(set(names)) != len(names):
+            raise ValueError(f"a {kind} name occurs twice")
+    header = _header(metadata, places)
+    stream.write(header + _padding(len(header)))
+
+
+def write_data(stream: IO[bytes], *pieces: bytes | memoryview) -> None:
+    """Write the bytes of the next tensor, given in one or more pieces."""
+    for piece in pieces:
+        stream.write(piece)
+    stream.write(_padding(sum(map(len, pieces))))
 
 
 def write_gguf(stream: IO[bytes], metadata: Sequence[Entry], tensors: Sequence[Tensor]) -> None:
@@ -119,14 +158,6 @@ def write_gguf(stream: IO[bytes], metadata: Sequence[Entry], tensors: Sequence[T
 
     Raises ValueError when a name occurs twice: readers disagree about such files.
     """
-    for kind, names in (
-        ("key", [entry.key for entry in metadata]),
-        ("tensor", [tensor.name for tensor in tensors]),
-    ):
-        if len(set(names)) != len(names):
-            raise ValueError(f"a {kind} name occurs twice")
-    header = _header(metadata, tensors)
-    stream.write(header + _padding(len(header)))
+    write_header(stream, metadata, [tensor.place for tensor in tensors])
     for tensor in tensors:
-        stream.write(tensor.data)
-        stream.write(_padding(len(tensor.data)))
+        write_data(stream, tensor.data)
