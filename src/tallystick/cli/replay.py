@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +61,7 @@ def command(
     from tallystick.receipts.files import load_bundle_key, load_trust
 
     trust = load_trust(key, trust_policy) if key or trust_policy else None
-    opener = load_bundle_key(audit_key_file, bundle_key_file, path if path.is_dir() else None)
+    opener = load_bundle_key(audit_key_file, bundle_key_file, path if os.path.isdir(path) else None)
     with WorkProgress() as progress:
         report = replay(
             path, model, trust=trust, key=opener, threads=threads, on_progress=progress.update

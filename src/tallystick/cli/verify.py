@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -117,7 +118,7 @@ def _outside(named: NamedFiles | None, paths: Sequence[Path]) -> Path | None:
     """The directory of the set: a key that lies in it would be handed out with it."""
     if named is not None:
         return named.receipt.parent
-    return paths[0] if len(paths) == 1 and paths[0].is_dir() else None
+    return paths[0] if len(paths) == 1 and os.path.isdir(paths[0]) else None
 
 
 def _network(text: str | None) -> bytes:

@@ -196,8 +196,9 @@ def _run(
     model: str, order: Order, where: Place, on_text: OnText, on_progress: OnProgress
 ) -> RunResult:
     home = where.home or default_home()
+    # A key inside the output is told as that, not as an output that is not empty.
+    audit_key = _existing_audit_key(where.audit_key, home, where.output_dir)
     with _claim(where.output_dir, home) as place:
-        audit_key = _existing_audit_key(where.audit_key, home, place.directory)
         key = existing_key(where.signer, home)
         engine = find_engine(home)
         chosen = resolve(model, home, on_progress)
@@ -261,12 +262,12 @@ def _claim(output_dir: Path | None, home: Path) -> OutputPlace:
     return prepare_under(home / "receipts") if output_dir is None else prepare(output_dir)
 
 
-def _existing_audit_key(path: Path | None, home: Path, output: Path) -> AuditKey | None:
+def _existing_audit_key(path: Path | None, home: Path, output: Path | None) -> AuditKey | None:
     """Return the key in the file ``path``, or the default one; None when that is yet to be made."""
     default = default_audit_key_path(home)
     if path is None and not os.path.lexists(default):
         return None
-    return read_audit_key(path or default, output)
+    return read_audit_key(path or default, output or home / "receipts")
 
 
 def pinned_facts(model: ModelFile) -> PinnedFacts:
