@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tallystick.contracts.layout import MARKER, MEMBERS, kind_of
 from tests.support.sets import SIGNER, make_ordinary
 
+PUBLIC = {MARKER, *(kind for kind in MEMBERS if kind.visibility == "public")}
 PROGRAM = (sys.executable, "-m", "tallystick")
 
 
@@ -23,7 +25,7 @@ def tampered(tmp_path: Path) -> tuple[Path, Path]:
         path = folder / name
         edited = data.replace(b'"seq":1,', b'"seq":2,', 1)
         path.write_bytes(edited if name.endswith(".telemetry.jsonl") else data)
-        path.chmod(0o600 if name.endswith(".opening") else 0o644)
+        path.chmod(0o644 if kind_of(name[32:]) in PUBLIC else 0o600)
     key = tmp_path / "signer.pem"
     key.write_text(SIGNER.public.pem(), encoding="ascii")
     return folder, key

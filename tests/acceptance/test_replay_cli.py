@@ -12,7 +12,7 @@ import pytest
 
 from tallystick.contracts.runtime import RowClass
 from tests.support.runs import EngineHome, HonestRun, write_forgery
-from tests.support.sets import SIGNER, fake_digest
+from tests.support.sets import SIGNER, STRANGER, fake_digest
 
 Endless = Callable[[str], Path]
 
@@ -37,9 +37,17 @@ def honest(place: Path) -> HonestRun:
 
 @pytest.fixture
 def trusted(tmp_path: Path) -> Path:
-    """The public key of whoever signs the forgeries."""
+    """The public key of whoever signs the forgeries: the worker itself."""
     path = tmp_path / "signer.pem"
     path.write_text(SIGNER.public.pem())
+    return path
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Path:
+    """The public key of somebody else."""
+    path = tmp_path / "stranger.pem"
+    path.write_text(STRANGER.public.pem())
     return path
 
 
@@ -49,21 +57,22 @@ def test_every_bit_is_equal(engine_home: EngineHome, place: Path, model: Path) -
     digest = HonestRun.load(place).opening.receipt_digest
     first, *rest = done.stdout.splitlines()
     assert first == f"replayed: {N} of {N} positions bit-exact  {digest}"
-    assert any("signature: not checked" in line for line in rest)
+    assert any("signature: by the key in the bundle" in line for line in rest)
     rows = HonestRun.load(place).receipt.core.prompt_tokens + N - 1
     assert rest[-1].startswith(f"  {rows} rows in ")
     assert PROMPT not in done.stdout + done.stderr
 
 
 def test_with_the_key_the_signature_is_verified_too(
-    engine_home: EngineHome, place: Path, model: Path, trusted: Path
+    engine_home: EngineHome, place: Path, model: Path, stranger: Path
 ) -> None:
     public = engine_home.path / "keys" / "default.pub.pem"
     done = engine_home.cli("replay", place, "--model", model, "--key", public)
     assert done.returncode == 0
-    assert "not checked" not in done.stdout
-    stranger = engine_home.cli("replay", place, "--model", model, "--key", trusted)
-    assert (stranger.returncode, stranger.stdout) == (1, "")
+    assert "signature:" not in done.stdout
+    refused = engine_home.cli("replay", place, "--model", model, "--key", stranger)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "not one of the trusted keys" in refused.stderr
 
 
 def test_json(engine_home: EngineHome, place: Path, model: Path) -> None:
@@ -148,13 +157,14 @@ def test_another_machine_exits_3(
         assert words in done.stderr
 
 
-@pytest.mark.parametrize("missing", [".opening", ".complete", ".geoai.json"])
+@pytest.mark.parametrize("missing", [".palw.bundle", ".complete", ".geoai.json", ".palw", ".json"])
 def test_an_incomplete_set_exits_4(
     missing: str, engine_home: EngineHome, place: Path, model: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "set"
     shutil.copytree(place, copy)
-    next(copy.glob(f"*{missing}")).unlink()
+    (set_id,) = (path.name[:32] for path in copy.glob("*.complete"))
+    (copy / f"{set_id}{missing}").unlink()
     done = engine_home.cli("replay", copy, "--model", model)
     assert (done.returncode, done.stdout) == (4, "")
 

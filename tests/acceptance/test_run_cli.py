@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tallystick.contracts.layout import MARKER, MEMBERS
 from tests.support.runs import EngineHome, HonestRun, output_of
 
 PROMPT = "A tally stick"
@@ -65,10 +67,10 @@ def test_the_set_is_whole_and_its_modes_are_right(
     document = run_json(engine_home, "--model", toy_llama, "-n", "2", "--output-dir", out, PROMPT)
     assert Path(document["directory"]) == out
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
-    modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()}
-    assert len(list(out.iterdir())) == 5
-    assert modes == {".json": 0o644, ".jsonl": 0o644, ".opening": 0o600, ".complete": 0o644}
-    assert {path.name[:32] for path in out.iterdir()} == {document["receipt_id"]}
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()}
+    kinds = (*MEMBERS, MARKER)
+    assert len(kinds) == 8
+    assert modes == {kind.name(document["receipt_id"]): kind.mode for kind in kinds}
 
 
 def test_three_ways_to_give_a_prompt_are_one_request(
@@ -133,6 +135,12 @@ def test_sequential(engine_home: EngineHome, toy_llama: Path) -> None:
     assert document["sampled_tokens"] == 2
     replayed = engine_home.cli("replay", document["directory"], "--model", toy_llama)
     assert replayed.returncode == 0
+    assert replayed.stdout.startswith("replayed: 2 of 2 tokens follow again")
+    assert HonestRun.load(Path(document["directory"])).receipt.core.evidence.level == "gemm_traced"
+    words = (*words, "--evidence", "states", "--prompt-stdin")
+    document = run_json(engine_home, *words, stdin=PROMPT)
+    replayed = engine_home.cli("replay", document["directory"], "--model", toy_llama)
+    assert replayed.returncode == 0
     assert replayed.stdout.startswith("replayed: 2 of 2 positions bit-exact")
 
 
@@ -148,7 +156,13 @@ def test_sequential(engine_home: EngineHome, toy_llama: Path) -> None:
         ("--temperature", "0.12345", PROMPT),
         ("--temperature", "nan", PROMPT),
         ("--system", "Be brief.", PROMPT),
-        ("--evidence", "gemm", PROMPT),
+        ("--evidence", "routes", PROMPT),
+        ("--evidence", "states,states", PROMPT),
+        ("--n-predict", "0", PROMPT),
+        ("--n-predict", "1025", PROMPT),
+        ("--policy", "sequential", "--prompt-stdin", "--n-predict", "0"),
+        ("--policy", "sequential", "--prompt-stdin", "--n-predict", "1025"),
+        ("--policy", "sequential", "--prompt-stdin", "--seed", "1"),
         ("--threads", "0", PROMPT),
         ("--prompt-stdin", PROMPT),
         (),
@@ -227,23 +241,37 @@ def test_an_encrypted_default_key_signs(
     assert home.cli("verify", directory, "--key", public).returncode == 0
 
 
-def test_a_failed_first_run_makes_no_key(
+def test_a_failed_first_run_leaves_no_key_that_nothing_needs(
     engine_home: EngineHome, toy_llama: Path, tmp_path: Path
 ) -> None:
     engine_home.run(toy_llama, PROMPT, 1)
     home = engine_home.copied_to(tmp_path / "home")
-    public = home.path / "keys" / "default.pub.pem"
+    keys = home.path / "keys"
     no_model = home.cli("run", "--model", tmp_path / "no.gguf", PROMPT)
+    assert no_model.returncode == 4
+    assert not keys.exists()
     too_long = home.cli(
         "run", "--model", toy_llama, "-n", "1024", "--prompt-stdin", stdin="z" * 3500
     )
-    assert (no_model.returncode, too_long.returncode) == (4, 4)
+    assert too_long.returncode == 4
     assert "do not fit the context" in too_long.stderr
-    assert not (home.path / "keys" / "default.key").exists()
-    assert not public.exists()
+    # The states of a run are bound to its signer, so that key is made before it; no other is.
+    assert not (keys / "audit.key").exists()
+    assert list((home.path / "receipts").iterdir()) == []
+    shutil.rmtree(keys)
     done = home.cli("run", "--model", toy_llama, "-n", "2", PROMPT)
     assert "made a signing key, because there was none: ed25519:" in done.stderr
-    assert public.exists()
+    assert "made an audit key, because there was none" in done.stderr
+    assert {path.name for path in keys.iterdir()} == {
+        "audit.key",
+        "commit.key",
+        "default.key",
+        "default.pub.pem",
+    }
+    assert stat.S_IMODE((keys / "audit.key").stat().st_mode) == 0o600
+    assert len((keys / "audit.key").read_bytes()) == 32
+    again = home.cli("run", "--model", toy_llama, "-n", "2", PROMPT)
+    assert "because there was none" not in again.stderr
 
 
 def test_an_output_folder_whose_name_is_no_text(
@@ -258,7 +286,7 @@ def test_an_output_folder_whose_name_is_no_text(
         engine_home, "--model", toy_llama, "-n", "2", "--output-dir", folder, PROMPT
     )
     assert document["directory"].endswith("/caf\\udce9")
-    assert len(list(folder.iterdir())) == 5
+    assert len(list(folder.iterdir())) == 8
 
 
 def test_the_first_key_is_made_and_said_so(

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tallystick.contracts.layout import BUNDLE, MARKER, MEMBERS
 from tallystick.store.artifacts import write_set
-from tests.support.sets import PROMPT, SIGNER, STRANGER, Forger, make_facts, make_set
+from tests.support.forgery import Forger
+from tests.support.sets import PROMPT, SIGNER, STRANGER, make_facts, make_set
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
 BUILT = make_set()
@@ -57,16 +59,20 @@ def rewrite(directory: Path, files: dict[str, bytes]) -> None:
     """Put a forged set in place of the one in ``directory``, with proper modes."""
     shutil.rmtree(directory)
     directory.mkdir(mode=0o700)
+    set_id = Forger(files).set_id
+    public = {kind.name(set_id) for kind in (*MEMBERS, MARKER) if kind.visibility == "public"}
     for name, data in files.items():
         (directory / name).write_bytes(data)
-        (directory / name).chmod(0o600 if name.endswith(".opening") else 0o644)
+        (directory / name).chmod(0o644 if name in public else 0o600)
 
 
 def test_an_honest_set_holds(tallystick: Program, directory: Path, key: Path) -> None:
     result = tallystick("verify", directory, "--key", key)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"verified  {BUILT.receipt_digest}\n")
-    assert "2-10  not checked  no compute receipt in this set" in result.stdout
+    assert "2  passed       network and epoch window" in result.stdout
+    assert "3  not checked  assignment binding and policy: the private part" in result.stdout
+    assert "11  not checked  openings: the private part of the bundle is locked" in result.stdout
     assert "1 of 3 links" in result.stdout
     assert "0 egress probes" in result.stdout
     assert "What it does not prove:" in result.stdout
@@ -90,7 +96,11 @@ def test_json_output_and_the_environment(tallystick: Program, directory: Path, k
     assert outcome["verdict"] == "verified"
     assert outcome["core_digest"] == BUILT.core_digest
     assert outcome["steps"][11]["name"] == "attestations and trust"
-    assert outcome["steps"][1]["status"] == "not_checked"
+    assert outcome["status"] == "verified"
+    assert outcome["trust_scope"] == "given_keys"
+    statuses = [step["status"] for step in outcome["steps"]]
+    assert [n for n, status in enumerate(statuses, 1) if status != "passed"] == [3, 11, 13]
+    assert {*statuses} == {"passed", "not_checked"}
 
 
 def test_no_trust_is_exit_4(tallystick: Program, directory: Path) -> None:
@@ -104,7 +114,7 @@ def test_another_key_is_exit_1(tallystick: Program, directory: Path, tmp_path: P
     (tmp_path / "other.pem").write_text(STRANGER.public.pem())
     result = tallystick("verify", directory, "--key", tmp_path / "other.pem")
     assert result.returncode == 1
-    assert "12  FAILED" in result.stdout
+    assert "4  FAILED" in result.stdout
 
 
 def test_one_of_several_keys_is_enough(
@@ -139,7 +149,7 @@ def test_a_trust_policy_with_a_window(tallystick: Program, directory: Path, tmp_
         "public_key": SIGNER.public.raw.hex(),
         "links": ["execution"],
         "valid_from": "2026-11-01T00:00:00.000Z",
-        "valid_to": "2026-12-01T00:00:00.000Z",
+        "valid_to": "2026-11-30T13:00:00.000Z",
         "minimum_enforcement": "none",
         "engine_libraries": None,
     }
@@ -147,7 +157,7 @@ def test_a_trust_policy_with_a_window(tallystick: Program, directory: Path, tmp_
     policy.write_text(json.dumps({"schema": "tallystick.trust-policy/v1", "keys": [entry]}))
     words = ("verify", directory, "--trust-policy", policy, "--now")
     assert tallystick(*words, "2026-11-30T12:00:00Z").returncode == 0
-    late = tallystick(*words, "2026-12-01T00:00:00+00:00")
+    late = tallystick(*words, "2026-11-30T14:00:00+01:00")
     assert late.returncode == 1
     assert "time claimed, not anchored" in late.stdout
 
@@ -157,7 +167,7 @@ def test_a_bad_time_is_exit_2(tallystick: Program, directory: Path, key: Path, t
     assert tallystick("verify", directory, "--key", key, "--now", text).returncode == 2
 
 
-@pytest.mark.parametrize("suffix", [".geoai.json", ".telemetry.jsonl", ".intoto.jsonl", ".opening"])
+@pytest.mark.parametrize("suffix", [kind.suffix for kind in MEMBERS if kind.suffix])
 def test_an_edited_byte_is_exit_1(
     tallystick: Program, directory: Path, key: Path, suffix: str
 ) -> None:
@@ -175,14 +185,14 @@ def test_an_edited_byte_is_exit_1(
 def test_a_tampered_directory_is_exit_1(
     tallystick: Program, directory: Path, key: Path, tmp_path: Path, kind: str
 ) -> None:
-    opening, marker = file_of(directory, ".opening"), file_of(directory, ".complete")
+    bundle, marker = file_of(directory, BUNDLE.suffix), file_of(directory, ".complete")
     if kind == "mode":
-        opening.chmod(0o644)
+        bundle.chmod(0o644)
     elif kind == "symlink":
-        opening.rename(tmp_path / "moved")
-        opening.symlink_to(tmp_path / "moved")
+        bundle.rename(tmp_path / "moved")
+        bundle.symlink_to(tmp_path / "moved")
     elif kind == "hard link":
-        os.link(opening, tmp_path / "second")
+        os.link(bundle, tmp_path / "second")
     elif kind == "extra":
         file_of(directory, ".notes").touch()
     else:
@@ -205,7 +215,7 @@ def test_a_forged_set_with_a_fitting_marker_is_exit_1(
 
 
 @pytest.mark.parametrize(
-    "suffix", [".geoai.json", ".telemetry.jsonl", ".intoto.jsonl", ".complete"]
+    "suffix", [".palw", ".json", ".geoai.json", ".telemetry.jsonl", ".intoto.jsonl", ".complete"]
 )
 def test_an_incomplete_set_is_exit_4(
     tallystick: Program, directory: Path, key: Path, suffix: str
@@ -216,11 +226,11 @@ def test_an_incomplete_set_is_exit_4(
     assert "nothing to verify" in result.stdout
 
 
-def test_a_withheld_opening_still_verifies(tallystick: Program, directory: Path, key: Path) -> None:
-    file_of(directory, ".opening").unlink()
+def test_a_withheld_bundle_still_verifies(tallystick: Program, directory: Path, key: Path) -> None:
+    file_of(directory, BUNDLE.suffix).unlink()
     result = tallystick("verify", directory, "--key", key)
     assert result.returncode == 0
-    assert "not checked  openings: private opening withheld" in result.stdout
+    assert "not checked  openings: the verification bundle is withheld" in result.stdout
 
 
 def test_nothing_recognisable_is_exit_4(tallystick: Program, key: Path, tmp_path: Path) -> None:
