@@ -133,6 +133,16 @@ def test_an_unobserved_run_gives_the_same_ids(
     assert off.result.prompt_token_ids == hybrid.result.prompt_token_ids
 
 
+def test_the_observer_in_python_writes_the_same(
+    hybrid: Observed,
+    engine_home: EngineHome,
+    toy_hybrid_q8: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TALLYSTICK_OBSERVER", "python")
+    assert observed(engine_home, toy_hybrid_q8, "sketch", FIVE_TOKENS, 2) == hybrid
+
+
 @pytest.mark.parametrize("name", ["hybrid-q8", "kquant"])
 def test_observing_changes_no_bit_of_the_logits(name: str, toy_model: Any) -> None:
     done = subprocess.run(
