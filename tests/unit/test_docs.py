@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
 
 import tallystick
@@ -82,6 +84,39 @@ def test_python_examples_use_public_names_as_they_are(document: Path) -> None:
                 call = inspect.signature(getattr(tallystick, node.func.attr))
                 # Raises TypeError when the call does not fit.
                 call.bind(*node.args, **{str(word.arg): word.value for word in node.keywords})
+
+
+def commands(text: str) -> list[list[str]]:
+    """Return the words of each ``tallystick`` command in the console blocks of a document."""
+    blocks = re.findall(r"(?s)```console\n(.*?)```", text)
+    joined = "".join(blocks).replace("\\\n", " ")
+    lines = re.findall(r"(?m)^\$ (.+)$", joined)
+    return [
+        shlex.split(command, comments=True)
+        for line in lines
+        for command in re.findall(r"(?:^|\| |&& )tallystick (.+?)(?= \| | && |$)", line)
+    ]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_in_the_documents_are_commands_of_the_program(document: Path) -> None:
+    from tallystick.cli.main import cli
+
+    for words in commands(document.read_text(encoding="utf-8")):
+        command: click.Command = cli
+        for word in words:
+            if not isinstance(command, click.Group):
+                break
+            found = command.get_command(click.Context(command), word)
+            assert found is not None, words
+            command = found
+        options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+        assert {word for word in words if word.startswith("-")} <= options, words
+
+
+def test_the_guides_have_commands() -> None:
+    for name, least in (("README.md", 10), ("docs/quickstart.md", 15)):
+        assert len(commands((ROOT / name).read_text(encoding="utf-8"))) >= least
 
 
 def test_nothing_is_left_to_do() -> None:
