@@ -102,12 +102,13 @@ def test_sequential(engine_home: EngineHome, endless_model: Endless) -> None:
     assert (core.sampled_tokens, core.context_tokens) == (2, 4096)
     assert (core.runtime_class.policy, core.runtime_class.knobs) == ("sequential", ())
     assert core.runtime_class.decode_class.max_rows == 1
-    assert core.evidence.level == "state_committed"
+    assert core.evidence.level == "gemm_traced"
     assert result.receipt.observed.host.threads == 1
     again = engine_home.run(model, PROMPT, None, policy="sequential", threads=2)
     assert core_bytes(result) == core_bytes(again)
     report = engine_home.replay(result.directory, model)
-    assert (report.exact, report.states, report.verified) == (2, "equal", True)
+    assert (report.exact, report.states, report.verified) == (2, "not_committed", True)
+    assert (report.routes, report.schedule, report.products) == ("not_committed", "equal", "equal")
 
 
 @pytest.mark.parametrize("changes", [{"temperature": "0.5"}, {"temperature": "1", "seed": 3}])
@@ -142,9 +143,12 @@ def test_public_files_tell_nothing_to_someone_without_the_blind(
     public = {
         path.name: path.read_bytes()
         for path in result.directory.iterdir()
-        if not path.name.endswith(".opening")
+        if not path.name.endswith(".bundle")
     }
-    assert len(public) == 4
+    assert len(public) == 7
+    # The bundle's public part stands in clear: it is as public as the other files are.
+    bundle = next(result.directory.glob("*.bundle")).read_bytes()
+    public["sealed bundle"] = bundle
     output = output_of(opening)
     private = [
         PROMPT.encode(),
@@ -162,7 +166,7 @@ def test_public_files_tell_nothing_to_someone_without_the_blind(
         for needle in (value, *digests_of(value)):
             assert [name for name, data in public.items() if needle in data] == []
     # What does stand there would not be found by accident: the same search finds it in the opening.
-    whole = next(result.directory.glob("*.opening")).read_bytes()
+    whole = encode_bytes(opening)
     assert jcs(PROMPT) in whole
     assert jcs(list(opening.sampled_ids)) in whole
 

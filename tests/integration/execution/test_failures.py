@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from gguf import GGUFReader
 
+from tallystick.contracts.codec import encode_bytes
 from tallystick.contracts.generation import Generation
+from tallystick.contracts.manifest_facts import chat_template_digest
 from tallystick.errors import EvidenceError, IncomparableError
 from tallystick.execution.jobs import ReplayJob
 from tallystick.execution.launch import find_engine, run_job
@@ -25,6 +27,7 @@ Endless = Callable[[str], Path]
 PROMPT = "A tally stick is split in two."
 N = 12
 PROMPT_END = -1
+OTHER_RUN = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
 @pytest.fixture(scope="module")
@@ -222,9 +225,29 @@ def test_a_prompt_of_another_renderer_is_no_failure(
 def test_another_template(model: Path, engine_home: EngineHome, tmp_path: Path) -> None:
     run = HonestRun.load(engine_home.run(model, PROMPT, 4, chat="template").directory)
     digest = run.receipt.core.model_digest
-    forged = run.resign(generation=run.generation(chat_template_digest=digest))
-    report = replay_forgery(engine_home, forged, tmp_path / "set", model)
-    assert str(report.difference) == "the model carries another chat template"
+    facts = replace(run.manifest.decoded_facts(), chat_template_digest=digest)
+    profile = replace(run.manifest.model_profile, chat_template_digest=chat_template_digest(digest))
+    manifest = replace(run.manifest, facts=encode_bytes(facts), model_profile=profile)
+    # Another profile is another request: the job's papers name it.
+    forged = replace(run, manifest=manifest).resign(
+        run.request(run_id=OTHER_RUN), run.generation(chat_template_digest=digest)
+    )
+    with pytest.raises(EvidenceError, match="describes the model in another way") as caught:
+        replay_forgery(engine_home, forged, tmp_path / "set", model)
+    assert caught.value.expected == "the file's own chat_template_digest"
+
+
+@pytest.mark.parametrize("field", ["parameters", "native_context_tokens"])
+def test_a_manifest_of_another_model(
+    field: str, honest: HonestRun, model: Path, engine_home: EngineHome, tmp_path: Path
+) -> None:
+    profile = honest.manifest.model_profile
+    other = replace(profile, **{field: getattr(profile, field) + 1})
+    forged = replace(honest, manifest=replace(honest.manifest, model_profile=other))
+    job = forged.request(run_id=OTHER_RUN)
+    with pytest.raises(EvidenceError, match="describes the model in another way") as caught:
+        replay_forgery(engine_home, forged.resign(job), tmp_path / "set", model)
+    assert caught.value.expected == f"the file's own {field}"
 
 
 def test_invented_states(
