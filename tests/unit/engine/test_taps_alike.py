@@ -5,7 +5,9 @@ The compiled observer is a library of ours that needs nothing of the engine's.
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -203,6 +205,26 @@ def test_what_they_see(library: Library, makers: tuple[TapMaker, TapMaker]) -> N
     (product,) = [each.node for each in seen.nodes if each.node.tensor.name == "Qcur-0"]
     assert [source.name for source in product.sources] == ["blk.0.attn_q.weight", "attn_norm-0"]
     assert (product.tensor.op, product.tensor.shape) == ("MUL_MAT", (5, 2, 1, 1))
+
+
+def test_what_was_read_outlives_its_tap(
+    library: Library, makers: tuple[TapMaker, TapMaker]
+) -> None:
+    """Whoever holds rows of a context that is gone holds rows, not memory that was freed."""
+    graph = Graph(library, [])
+    tensors = [graph.tensor(replace(LAYER, shape=(512, 4, 1, 1)))]
+    for maker in makers:
+        tap = maker.open(Watch(rows="layers"))
+        evaluate(library, tap, tensors)
+        data = tap.take().layers[0].data
+        expected, gone = bytes(data), weakref.ref(tap)
+        del tap
+        gc.collect()
+        assert gone() is None
+        # As much again, to be written where it was if it was freed.
+        other = maker.open(Watch(rows="layers"))
+        evaluate(library, other, [graph.tensor(replace(LAYER, shape=(511, 4, 1, 1)))])
+        assert bytes(data) == expected
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -130,13 +130,22 @@ class CompiledTap:
                 "there is no memory to record what the engine evaluates",
                 hint="shorten the prompt or ask for less evidence",
             )
-        data = memoryview(self._buffer(tap.bytes, tap.n_bytes))
-        nodes = self._listed_nodes()
-        observation = self._sort(data, nodes)
+        observation = self._sort(self._data(), self._listed_nodes())
         if self._lib.tap_next(tap):
             self._readings.clear()
             self._listed = b""
         return observation
+
+    def _data(self) -> memoryview:
+        """Return what was read. Views keep the tap, whose memory they show, alive."""
+        tap = self._tap
+        if not tap.n_bytes:
+            return memoryview(b"")
+
+        def release(_bytes: object, _owner: object = tap) -> None:
+            """Nothing but the reference to the tap."""
+
+        return memoryview(self._ffi.buffer(self._ffi.gc(tap.bytes, release), tap.n_bytes))
 
     def _buffer(self, start: Any, size: int) -> Any:
         return self._ffi.buffer(start, size) if size else b""
