@@ -89,6 +89,10 @@ class UnavailableError(TallystickError):
     exit_code = 6
 
 
+class LostLeaseError(UnavailableError):
+    """A job's lease was lost: another worker has the job, or it was cancelled."""
+
+
 class RunFailedError(TallystickError):
     """The run itself failed: engine abort, out of memory, deadline, a broken child."""
 

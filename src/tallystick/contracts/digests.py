@@ -59,7 +59,12 @@ def request_digest(run: InferenceRun) -> str:
 
 def run_digest(run: InferenceRun) -> str:
     """Return the digest of the whole declaration of one run."""
-    return domain_digest("tallystick.run", 1, [bytes.fromhex(run.blind), encode_bytes(run)])
+    return run_digest_of(run.blind, encode_bytes(run))
+
+
+def run_digest_of(blind: str, data: bytes) -> str:
+    """Return the digest of the declaration whose canonical bytes are ``data``."""
+    return domain_digest("tallystick.run", 1, [bytes.fromhex(blind), data])
 
 
 def prompt_commitment(

@@ -1,0 +1,64 @@
+-- The statements that read and write the rows of the queue. Each follows a line with its name.
+
+-- name: find
+SELECT * FROM jobs WHERE job_id = :job_id;
+
+-- name: find_run
+SELECT * FROM jobs WHERE run_id = :run_id;
+
+-- name: find_prefix
+SELECT * FROM jobs WHERE job_id BETWEEN :first AND :last LIMIT 2;
+
+-- name: first_due
+SELECT * FROM jobs
+WHERE due_ms IS NOT NULL AND (due_boot <> :boot OR due_ms <= :now)
+ORDER BY priority DESC, seq
+LIMIT 1;
+
+-- name: add
+INSERT INTO jobs (
+    job_id, run_id, model_digest, state, priority, max_attempts, attempts, lease_epoch, worker_id,
+    due_boot, due_ms, submitted_ms, changed_ms, receipt_digest, status, place, reason
+) VALUES (
+    :job_id, :run_id, :model_digest, :state, :priority, :max_attempts, :attempts, :lease_epoch,
+    :worker_id, :due_boot, :due_ms, :submitted_ms, :changed_ms, :receipt_digest, :status, :place,
+    :reason
+);
+
+-- name: add_run
+INSERT INTO runs (job_id, run) VALUES (:job_id, :run);
+
+-- name: replace
+UPDATE jobs
+SET state = :state, attempts = :attempts, lease_epoch = :lease_epoch, worker_id = :worker_id,
+    due_boot = :due_boot, due_ms = :due_ms, changed_ms = :changed_ms,
+    receipt_digest = :receipt_digest, status = :status, place = :place, reason = :reason
+WHERE job_id = :job_id AND state = :held_state AND lease_epoch = :held_epoch;
+
+-- name: run_of
+SELECT run FROM runs WHERE job_id = :job_id;
+
+-- name: forget_run
+DELETE FROM runs WHERE job_id = :job_id;
+
+-- name: begin_lease
+INSERT INTO leases (job_id, lease_epoch, worker_id, claimed_ms)
+VALUES (:job_id, :lease_epoch, :worker_id, :claimed_ms);
+
+-- name: end_lease
+UPDATE leases SET ended_ms = :ended_ms, ended = :ended, reason = :reason
+WHERE job_id = :job_id AND lease_epoch = :lease_epoch AND ended IS NULL;
+
+-- name: leases
+SELECT lease_epoch, worker_id, claimed_ms, ended_ms, ended, reason FROM leases
+WHERE job_id = :job_id
+ORDER BY lease_epoch;
+
+-- name: newest
+SELECT * FROM jobs
+WHERE state IN (SELECT value FROM json_each(:states))
+ORDER BY seq DESC
+LIMIT :limit;
+
+-- name: count
+SELECT count(*) FROM jobs WHERE state = :state;
