@@ -181,9 +181,7 @@ def check_evidence(found: Fields) -> None:
     same("10: gemm_trace_root", composed, body["gemm_trace_root"])
     routed = manifest["profile"]["experts"] > 0 and body["evidence_level"] >= 2
     same("10: routes", routed, core["evidence"]["expert_route_root"] is not None)
-    states = core["evidence"]["state_root"] is not None
-    layers = (manifest["profile"]["layers"], core["evidence"]["layers"])
-    require(not states or layers[0] == layers[1], "10: layers")
+    same("10: layers", manifest["profile"]["layers"], core["evidence"]["layers"])
     check_private_evidence(found, model, roots)
 
 

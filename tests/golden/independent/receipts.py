@@ -181,6 +181,7 @@ def check_assignment(body: Fields, papers: Fields, opened: Fields) -> None:
     same("3: signed_request_id", request["id"], assignment["signed_request_id"])
     same("3: signed_assignment_id", assignment["id"], body["signed_assignment_id"])
     same("3: replica_slot", body["replica_slot"], assignment["replica_slot"])
+    require(run["replica_slot"] in (None, body["replica_slot"]), "3: the run's replica_slot")
     same("3: replicas", slots(body["job_class"]), request["replicas"])
     level = body["evidence_level"]
     for paper in (request, assignment):
