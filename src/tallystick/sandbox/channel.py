@@ -146,13 +146,20 @@ def _unforeseen(error: Exception) -> dict[str, JSONValue]:
 def serve(handler: Callable[[Any, Channel], None]) -> None:
     """Run ``handler(request, channel)`` as the body of a child program.
 
-    The descriptor to write to is the program's only argument. A TallystickError becomes an
-    ``error`` message. Any other exception becomes one that names its type and place, not its
-    text: that may quote what the child was working on, which is private.
+    The descriptor to write to is the program's first argument; a second one is that of the
+    description of its sandbox, in which it locks itself before anything else. A TallystickError
+    becomes an ``error`` message. Any other exception becomes one that names its type and place,
+    not its text: that may quote what the child was working on, which is private.
     """
     descriptor = int(sys.argv[1])
-    _keep_memory_private()
-    _die_with_parent(descriptor)
+    if len(sys.argv) > 2:
+        from tallystick.sandbox.cage import enter  # most children are not locked
+
+        enter(int(sys.argv[2]), result=descriptor)
+        _keep_memory_private()  # what locks itself has to be looked at until then
+    else:
+        _keep_memory_private()
+        _die_with_parent(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
     channel = Channel(descriptor)
     try:

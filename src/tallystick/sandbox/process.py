@@ -10,15 +10,27 @@ import signal
 import site
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tallystick.canonical.json import JSONValue, jcs
+from tallystick.canonical.json import JSONValue
+from tallystick.contracts.egress import EgressReport
 from tallystick.errors import RunFailedError
+from tallystick.sandbox.audit import require_passed
+from tallystick.sandbox.cage_spec import Refusal
+from tallystick.sandbox.confinement import (
+    Confinement,
+    Held,
+    await_lock,
+    prepared,
+    refused,
+    release,
+    require_held,
+)
 from tallystick.sandbox.messages import (
     CHILD_ERRORS,
     ErrorClasses,
@@ -26,6 +38,7 @@ from tallystick.sandbox.messages import (
     MessageReader,
     error_from,
 )
+from tallystick.sandbox.sealed import sealed
 
 _PEAK = re.compile(rb"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _STDERR_TAIL = 16 * 1024
@@ -53,21 +66,6 @@ def _import_environment() -> dict[str, str]:
     return found
 
 
-def _sealed(data: bytes) -> int:
-    """Return a descriptor, at offset 0, of a read-only copy of ``data``."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("request", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        _write_all(descriptor, data)
-        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-        _write_all(descriptor, data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
 def _widen(pipe: int) -> None:
     """Let a child go on computing while what it sent is looked at, where the system can."""
     if hasattr(fcntl, "F_SETPIPE_SZ"):
@@ -75,10 +73,14 @@ def _widen(pipe: int) -> None:
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """How to start a program; the request may be private."""
+
+    program: str
+    request: JSONValue = field(repr=False)
+    environment: Mapping[str, str]
+    pass_fds: tuple[int, ...]
 
 
 class Child:
@@ -86,6 +88,10 @@ class Child:
 
     ``program`` is a module that calls :func:`tallystick.sandbox.channel.serve`; ``request`` is a
     JSON value; ``pass_fds`` stay open in the child under the same numbers.
+
+    With a ``confinement`` the child locks itself and is looked at before it gets to its work.
+    Raises SandboxError then, when no acceptable level can be enforced, or a channel is open that
+    the level promises closed; ``audit`` is the report on the sandbox.
     """
 
     def __init__(
@@ -95,21 +101,33 @@ class Child:
         *,
         environment: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
+        confinement: Confinement | None = None,
     ) -> None:
         self.peak_rss = 0
-        self._tail = bytearray()
         self._done = False
-        stdin = _sealed(jcs(request))
+        self._held: Held | None = None
+        environment = {**_BASE_ENVIRONMENT, **_import_environment(), **(environment or {})}
+        start = _Start(program, request, environment, tuple(pass_fds))
+        if confinement is None:
+            self._start(start)
+        else:
+            self._start_held(start, confinement)
+
+    def _start(self, start: _Start, spec: int | None = None, given: Sequence[int] = ()) -> None:
+        """Start the program; ``spec`` describes its cage, for which it is ``given`` descriptors."""
+        self._tail = bytearray()
+        stdin = sealed(start.request)
         self._read, write = os.pipe()
         _widen(self._read)
+        words = [str(write)] if spec is None else [str(write), str(spec)]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *_python_flags(), "-m", program, str(write)],
+                [sys.executable, *_python_flags(), "-m", start.program, *words],
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=(write, *pass_fds),
-                env={**_BASE_ENVIRONMENT, **_import_environment(), **(environment or {})},
+                pass_fds=(write, *start.pass_fds, *given),
+                env=start.environment,
                 start_new_session=True,
             )
         except BaseException:
@@ -122,10 +140,48 @@ class Child:
         self._drain = threading.Thread(target=self._drain_stderr, daemon=True)
         self._drain.start()
 
+    def _start_held(self, start: _Start, confinement: Confinement) -> None:
+        """Start the program locked, at the highest acceptable level that can be enforced."""
+        lowered: list[str] = []
+        *others, lowest = confinement.profile.levels()
+        for level in others:
+            refusal = self._start_at(start, confinement, level, lowered)
+            if refusal is None:
+                return
+            lowered.append(f"{level}: {refusal.step}: {refusal.text}")
+        if (refusal := self._start_at(start, confinement, lowest, lowered)) is not None:
+            raise refused(refusal, confinement.profile, lowest)
+
+    def _start_at(
+        self, start: _Start, confinement: Confinement, level: str, lowered: Sequence[str]
+    ) -> Refusal | None:
+        with prepared(confinement, level, start.pass_fds) as ends:
+            self._start(start, ends.spec, ends.given)
+            try:
+                held = await_lock(ends, self._process.pid, confinement, level, lowered)
+                if held is None:
+                    raise self._death()
+                if isinstance(held, Refusal):
+                    self.close()
+                    return held
+                self._held = held
+                if confinement.on_open == "refuse":
+                    require_passed(held.report)
+                release(ends)
+            except BaseException:
+                self.close()
+                raise
+        return None
+
+    @property
+    def audit(self) -> EgressReport | None:
+        """The report on the child's sandbox, None without one."""
+        return None if self._held is None else self._held.report
+
     @property
     def pid(self) -> int:
-        """Process id of the child."""
-        return self._process.pid
+        """Process id of the child, from outside: of its locked self, if it is held."""
+        return self._process.pid if self._held is None else self._held.pid
 
     def _drain_stderr(self) -> None:
         assert self._process.stderr is not None
@@ -149,6 +205,8 @@ class Child:
             if message.kind not in _FREQUENT:
                 self._sample_peak()
             if message.kind == "done":
+                if self._held is not None:
+                    require_held(self._held)
                 self._done = True
                 return
             if message.kind == "error":
