@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from tallystick.contracts.receipt import Receipt
 
 
-def proves(receipt: Receipt) -> tuple[str, ...]:
-    """Return what follows from ``receipt`` once its set is verified."""
+def proves(receipt: Receipt, units: Literal["derived", "claimed"] = "derived") -> tuple[str, ...]:
+    """Return what follows from ``receipt`` once its set is verified.
+
+    ``units`` says whether the compute units were derived again (step 9), which needs the bundle.
+    """
     core, evidence = receipt.core, receipt.core.evidence
     tokens = f"{core.sampled_tokens} tokens after {core.prompt_tokens} prompt tokens"
     engine = f"{core.engine.name} {core.engine.version}, policy {core.runtime_class.policy}"
@@ -14,9 +19,13 @@ def proves(receipt: Receipt) -> tuple[str, ...]:
     lines = [
         f"The signer states that model {core.model_digest} answered one request with {tokens}.",
         f"It names what ran: {engine}; sandbox {core.sandbox.profile}, enforced: {level}.",
-        f"Model and counts are worth {core.canonical_compute_units} compute units (ruleset v3).",
         "Receipt and telemetry are, byte for byte, what was signed.",
     ]
+    if units == "derived":
+        lines.append(
+            f"The model that the manifest describes is worth {core.canonical_compute_units} compute"
+            " units for these counts (ruleset v3)."
+        )
     if evidence.state_root is not None:
         lines.append(
             f"The signer is bound to {evidence.state_leaves} intermediate states:"
@@ -31,14 +40,22 @@ def proves(receipt: Receipt) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def does_not_prove(receipt: Receipt) -> tuple[str, ...]:
+def does_not_prove(
+    receipt: Receipt, units: Literal["derived", "claimed"] = "derived"
+) -> tuple[str, ...]:
     """Return what does not follow from ``receipt``, however well its set verifies."""
-    evidence = receipt.core.evidence
+    core, evidence = receipt.core, receipt.core.evidence
     lines = [
         "That the statement is true: a signer can lie, and only `replay` executes it again.",
         "That the answer is right, or the model unbiased.",
         "That the input is what its provider published: there is no source attestation.",
     ]
+    if units == "claimed":
+        lines.append(
+            f"That it is worth the {core.canonical_compute_units} compute units that it claims:"
+            " they are derived again with the bundle."
+        )
+    lines.append("That a network rewards it: the public document says why it mints nothing.")
     if receipt.observed.enforcement_level == "none":
         lines.append("That nothing leaked or was read besides: no isolation was enforced.")
     if evidence.state_root is None:

@@ -43,6 +43,7 @@ from tallystick.receipts.steps_openings import check_openings
 from tallystick.receipts.steps_structure import check_structure
 
 STRUCTURE: Final = 1
+UNITS: Final = 9
 OPENINGS: Final = 11
 ATTESTATIONS: Final = 12
 CORE: Final = 13
@@ -237,6 +238,8 @@ def _report(set_id: str, outcome: _Outcome, context: VerifyContext) -> Verificat
             set_id, outcome.steps, documents.receipt_digest, documents.core_digest
         )
     receipt = documents.receipt
+    priced = outcome.steps[UNITS - 1].status is Status.PASSED
+    units: Literal["derived", "claimed"] = "derived" if priced else "claimed"
     return VerificationReport(
         set_id=set_id,
         steps=outcome.steps,
@@ -245,6 +248,6 @@ def _report(set_id: str, outcome: _Outcome, context: VerifyContext) -> Verificat
         links=attested.links,
         egress=attested.egress,
         trust_scope=scope,
-        proves=proves(receipt),
-        does_not_prove=does_not_prove(receipt),
+        proves=proves(receipt, units),
+        does_not_prove=does_not_prove(receipt, units),
     )

@@ -235,6 +235,17 @@ def test_what_is_missing_is_shown_as_missing() -> None:
     assert report.does_not_prove
 
 
+def test_units_that_nothing_derived_again_are_no_proof() -> None:
+    whole, public = check(PRIVATE), check(without(PRIVATE, BUNDLE))
+    assert public.verified
+    assert any("compute units" in line for line in whole.proves)
+    assert not any("compute units" in line for line in whole.does_not_prove)
+    assert not any("compute units" in line for line in public.proves)
+    assert any("compute units that it claims" in line for line in public.does_not_prove)
+    for report in (whole, public):
+        assert any("mints nothing" in line for line in report.does_not_prove)
+
+
 def test_without_trust_a_bundle_has_to_name_the_key() -> None:
     failure = verify_set(without(PRIVATE, BUNDLE), None, now=NOW, key=AUDIT_KEY).failure
     assert failure is not None
