@@ -119,6 +119,8 @@ def _perform(
     clock.lap("run")
     if result.default_key_created:
         note(f"\nmade a signing key, because there was none: {result.signer}")
+    if result.default_audit_key_created:
+        note("made an audit key, because there was none: keep it, it opens your receipts")
     key = show_key().public_key_file
     _verify(result.directory, key)
     clock.lap("verify")
