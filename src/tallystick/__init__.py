@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tallystick.compute.pricing import PricedModel, price_profile
     from tallystick.contracts.model import Calibration, ModelFacts, ModelPin
     from tallystick.contracts.receipt import Receipt
+    from tallystick.contracts.request import InferenceRun
     from tallystick.errors import TallystickError
     from tallystick.evidence.observer.reader import Transcript, read_transcript
     from tallystick.execution.calibrate_model import (
@@ -40,6 +41,21 @@ if TYPE_CHECKING:
     from tallystick.models.pull import PullOptions
     from tallystick.models.pull import pull as pull_model
     from tallystick.models.units import price_model
+    from tallystick.queues.memory import memory_queue
+    from tallystick.queues.port import (
+        Job,
+        JobResult,
+        JobState,
+        Lease,
+        LeaseEnd,
+        PastLease,
+        Queue,
+        Submission,
+    )
+    from tallystick.queues.runfile import read_run
+    from tallystick.queues.spool import AcceptedFile, CollectedFiles, RefusedFile
+    from tallystick.queues.spool import collect as collect_spool
+    from tallystick.queues.sqlite.adapter import SqliteQueue, open_queue
     from tallystick.receipts.files import (
         Checks,
         NamedFiles,
@@ -63,9 +79,17 @@ if TYPE_CHECKING:
     from tallystick.worker.run import Place, RunResult, run, run_ticket
 
 __all__ = [
+    "AcceptedFile",
     "Calibration",
     "Checks",
+    "CollectedFiles",
     "Fingerprint",
+    "InferenceRun",
+    "Job",
+    "JobResult",
+    "JobState",
+    "Lease",
+    "LeaseEnd",
     "Link",
     "ListedModel",
     "LoadedSet",
@@ -78,16 +102,19 @@ __all__ = [
     "NamedFiles",
     "ObserveOptions",
     "ObservedRun",
+    "PastLease",
     "PathOutcome",
     "Place",
     "PlacedOrder",
     "PricedModel",
     "PublicKey",
     "PullOptions",
+    "Queue",
     "Receipt",
     "ReceiptDiff",
     "ReceiptDifference",
     "ReceiptSummary",
+    "RefusedFile",
     "ReplayDifference",
     "ReplayReport",
     "RunOptions",
@@ -95,8 +122,10 @@ __all__ = [
     "ShownKey",
     "SignerChoice",
     "SigningKey",
+    "SqliteQueue",
     "Status",
     "Step",
+    "Submission",
     "TallystickError",
     "Transcript",
     "TrustPolicy",
@@ -107,6 +136,7 @@ __all__ = [
     "add_normalised_model",
     "calibrate_model",
     "check_model",
+    "collect_spool",
     "describe_model",
     "diff_receipts",
     "hand_out_bundle_key",
@@ -116,7 +146,9 @@ __all__ = [
     "load_trust",
     "match_sets",
     "measure_fingerprint",
+    "memory_queue",
     "observe",
+    "open_queue",
     "place_order",
     "price_model",
     "price_profile",
@@ -124,6 +156,7 @@ __all__ = [
     "read_key",
     "read_public_key",
     "read_receipt",
+    "read_run",
     "read_set",
     "read_ticket",
     "read_transcript",
@@ -141,9 +174,17 @@ __all__ = [
 
 # Where each name lives: its module, and its name there where that differs.
 _HOMES: Final = {
+    "AcceptedFile": "tallystick.queues.spool",
     "Calibration": "tallystick.contracts.model",
     "Checks": "tallystick.receipts.files",
+    "CollectedFiles": "tallystick.queues.spool",
     "Fingerprint": "tallystick.execution.fingerprint",
+    "InferenceRun": "tallystick.contracts.request",
+    "Job": "tallystick.queues.port",
+    "JobResult": "tallystick.queues.port",
+    "JobState": "tallystick.queues.port",
+    "Lease": "tallystick.queues.port",
+    "LeaseEnd": "tallystick.queues.port",
     "Link": "tallystick.receipts.report",
     "ListedModel": "tallystick.models.listing",
     "LoadedSet": "tallystick.store.sets",
@@ -156,16 +197,19 @@ _HOMES: Final = {
     "NamedFiles": "tallystick.receipts.files",
     "ObserveOptions": "tallystick.execution.observe",
     "ObservedRun": "tallystick.execution.observe",
+    "PastLease": "tallystick.queues.port",
     "PathOutcome": "tallystick.receipts.files",
     "Place": "tallystick.worker.run",
     "PlacedOrder": "tallystick.worker.order",
     "PricedModel": "tallystick.compute.pricing",
     "PublicKey": "tallystick.attest.keys",
     "PullOptions": "tallystick.models.pull",
+    "Queue": "tallystick.queues.port",
     "Receipt": "tallystick.contracts.receipt",
     "ReceiptDiff": "tallystick.audit.diff",
     "ReceiptDifference": "tallystick.audit.diff:Difference",
     "ReceiptSummary": "tallystick.receipts.inspect",
+    "RefusedFile": "tallystick.queues.spool",
     "ReplayDifference": "tallystick.audit.compare:Difference",
     "ReplayReport": "tallystick.audit.replay",
     "RunOptions": "tallystick.worker.request",
@@ -173,8 +217,10 @@ _HOMES: Final = {
     "ShownKey": "tallystick.worker.keys",
     "SignerChoice": "tallystick.worker.keys",
     "SigningKey": "tallystick.attest.keys",
+    "SqliteQueue": "tallystick.queues.sqlite.adapter",
     "Status": "tallystick.receipts.report",
     "Step": "tallystick.receipts.report",
+    "Submission": "tallystick.queues.port",
     "TallystickError": "tallystick.errors",
     "Transcript": "tallystick.evidence.observer.reader",
     "TrustPolicy": "tallystick.attest.trust",
@@ -185,6 +231,7 @@ _HOMES: Final = {
     "add_normalised_model": "tallystick.models.add:add_normalised",
     "calibrate_model": "tallystick.execution.calibrate_model",
     "check_model": "tallystick.models.check:check",
+    "collect_spool": "tallystick.queues.spool:collect",
     "describe_model": "tallystick.models.check:describe",
     "diff_receipts": "tallystick.audit.diff",
     "hand_out_bundle_key": "tallystick.receipts.files",
@@ -194,7 +241,9 @@ _HOMES: Final = {
     "load_trust": "tallystick.receipts.files",
     "match_sets": "tallystick.audit.match",
     "measure_fingerprint": "tallystick.execution.calibrate_model",
+    "memory_queue": "tallystick.queues.memory",
     "observe": "tallystick.execution.observe",
+    "open_queue": "tallystick.queues.sqlite.adapter",
     "place_order": "tallystick.worker.order",
     "price_model": "tallystick.models.units",
     "price_profile": "tallystick.compute.pricing",
@@ -202,6 +251,7 @@ _HOMES: Final = {
     "read_key": "tallystick.attest.keyfiles",
     "read_public_key": "tallystick.attest.keyfiles",
     "read_receipt": "tallystick.store.sets",
+    "read_run": "tallystick.queues.runfile",
     "read_set": "tallystick.store.sets",
     "read_ticket": "tallystick.worker.papers",
     "read_transcript": "tallystick.evidence.observer.reader",

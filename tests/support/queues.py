@@ -10,7 +10,7 @@ from tallystick.contracts.codec import encode_bytes
 from tallystick.contracts.digests import run_digest
 from tallystick.contracts.request import InferenceRun
 from tallystick.queues.clock import Moment
-from tallystick.queues.port import Lease, LeaseEnd, Queue, Result
+from tallystick.queues.port import JobResult, Lease, LeaseEnd, Queue
 from tallystick.queues.sqlite.adapter import SqliteQueue, open_queue
 from tallystick.queues.sqlite.schema import QUEUE_NAME
 from tests.support.documents import digest_of, example_run
@@ -34,8 +34,8 @@ def run_file(number: int = 0) -> bytes:
     return encode_bytes(make_run(number))
 
 
-def make_result(label: object = "receipt", place: str | None = None) -> Result:
-    return Result(digest_of(f"receipt {label}"), "complete", place)
+def make_result(label: object = "receipt", place: str | None = None) -> JobResult:
+    return JobResult(digest_of(f"receipt {label}"), "complete", place)
 
 
 class TurnedClock:

@@ -59,6 +59,8 @@ VERBS: Final = (
     Verb("diff", "tallystick.cli.diff", "Compare two receipts field by field."),
     Verb("match", "tallystick.cli.match", "Hold two receipts against each other as replicas."),
     Verb("job", "tallystick.cli.job", "Order a job for several workers; execute a slot of one."),
+    Verb("submit", "tallystick.cli.submit", "Queue declared runs for a worker, each once."),
+    Verb("runs", "tallystick.cli.runs", "List, show, cancel and retry queued runs."),
     Verb("model", "tallystick.cli.model", "Pull, add, list, check and calibrate models."),
     Verb("units", "tallystick.cli.units", "Price token counts of a model in compute units."),
     Verb(

@@ -23,11 +23,11 @@ from tallystick.queues.port import (
     MAX_PRIORITY,
     MAX_TEXT,
     Job,
+    JobResult,
     JobState,
     Lease,
     LeaseEnd,
     PastLease,
-    Result,
     Submission,
 )
 from tallystick.queues.rules import Change, Now, Record
@@ -182,7 +182,7 @@ class JobQueue:
         """Let the lease run on; see the port."""
         self._under(lease, lambda record, now: rules.renew(record, lease, now))
 
-    def complete(self, lease: Lease, result: Result) -> None:
+    def complete(self, lease: Lease, result: JobResult) -> None:
         """Record the result; see the port."""
         _require_result(result)
         self._under(lease, lambda record, now: rules.complete(record, lease, result, now))
@@ -331,7 +331,7 @@ def _require_text(what: str, text: str, limit: int) -> None:
         )
 
 
-def _require_result(result: Result) -> None:
+def _require_result(result: JobResult) -> None:
     try:
         parse_digest(result.receipt_digest)
     except EvidenceError as error:

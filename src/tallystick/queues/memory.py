@@ -15,13 +15,13 @@ from typing import TypeVar
 from tallystick.queues.clock import Clock, Moment, SystemClock
 from tallystick.queues.core import JobQueue, Records
 from tallystick.queues.names import Name
-from tallystick.queues.port import Job, JobState, LeaseEnd, PastLease
+from tallystick.queues.port import Job, JobState, LeaseEnd, PastLease, Queue
 from tallystick.queues.rules import Record
 
 T = TypeVar("T")
 
 
-def memory_queue(clock: Clock | None = None) -> JobQueue:
+def memory_queue(clock: Clock | None = None) -> Queue:
     """Return an empty queue in memory; ``clock`` is the machine's unless a test has its own."""
     return JobQueue(_Memory(), clock or SystemClock())
 

@@ -55,7 +55,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class JobResult:
     """What a completed job left: the receipt's digest and status, and where its set is."""
 
     receipt_digest: str
@@ -95,7 +95,7 @@ class Job:
     worker_id: str | None
     submitted_ms: int
     changed_ms: int
-    result: Result | None
+    result: JobResult | None
     reason: str | None
 
 
@@ -144,7 +144,7 @@ class Queue(Protocol):
         """Let the lease run for its seconds from now on. Raises LostLeaseError."""
         ...
 
-    def complete(self, lease: Lease, result: Result) -> None:
+    def complete(self, lease: Lease, result: JobResult) -> None:
         """Record the result; the job is done for ever. Repeating the same call changes nothing.
 
         Raises LostLeaseError, or UsageError for a result that is none.

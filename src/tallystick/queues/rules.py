@@ -10,7 +10,7 @@ from typing import Literal
 
 from tallystick.errors import InputError, LostLeaseError
 from tallystick.queues.clock import ALWAYS, Moment
-from tallystick.queues.port import Job, JobState, Lease, LeaseEnd, Result
+from tallystick.queues.port import Job, JobResult, JobState, Lease, LeaseEnd
 
 OPEN = (JobState.PENDING, JobState.LEASED)
 _EXPIRED = "the lease ran out"
@@ -89,7 +89,7 @@ def renew(record: Record, lease: Lease, now: Now) -> Change:
     return Change(replace(record, due=now.moment.after(lease.seconds)))
 
 
-def complete(record: Record, lease: Lease, result: Result, now: Now) -> Change | None:
+def complete(record: Record, lease: Lease, result: JobResult, now: Now) -> Change | None:
     """Record a result; None when this very lease has recorded it. Raises LostLeaseError."""
     job = record.job
     if (job.state, job.lease_epoch, job.result) == (JobState.DONE, lease.lease_epoch, result):
@@ -196,7 +196,7 @@ def _ended(
     ended: LeaseEnd | None,
     now: Now,
     *,
-    result: Result | None = None,
+    result: JobResult | None = None,
     reason: str | None = None,
 ) -> Change:
     job = replace(

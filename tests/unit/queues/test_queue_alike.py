@@ -16,10 +16,10 @@ from tests.support.queues import TurnedClock, job_id, make_result, make_run, ope
 
 WORKERS = ("worker-1", "worker-2")
 RUNS = 3
-CALLS = (
-    "submit claim claim complete again never delay release heartbeat cancel retry advance wall "
-    "reboot"
-).split()
+CALLS = [
+    *("submit", "claim", "claim", "complete", "again", "never", "delay", "release", "heartbeat"),
+    *("cancel", "retry", "advance", "wall", "reboot"),
+]
 STEPS = st.tuples(st.sampled_from(CALLS), st.integers(0, 5))
 
 

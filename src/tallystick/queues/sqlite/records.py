@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tallystick.canonical.hashing import format_digest, parse_digest
 from tallystick.queues.clock import Moment
 from tallystick.queues.names import Name
-from tallystick.queues.port import Job, JobState, LeaseEnd, PastLease, Result
+from tallystick.queues.port import Job, JobResult, JobState, LeaseEnd, PastLease
 from tallystick.queues.rules import Record, lost
 from tallystick.queues.sqlite.schema import QUERIES
 
@@ -127,7 +127,7 @@ def _record(row: sqlite3.Row) -> Record:
 def _job(row: sqlite3.Row) -> Job:
     result = None
     if row["receipt_digest"] is not None:
-        result = Result(format_digest(row["receipt_digest"]), row["status"], row["place"])
+        result = JobResult(format_digest(row["receipt_digest"]), row["status"], row["place"])
     return Job(
         job_id=format_digest(row["job_id"]),
         run_id=row["run_id"],
