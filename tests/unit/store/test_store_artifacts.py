@@ -15,7 +15,7 @@ from tests.support.small_disk import small_disk
 ID = "0123456789abcdef0123456789abcdef"
 MEMBERS = (
     Member(f"{ID}.geoai.json", b"{}", "public"),
-    Member(f"{ID}.opening", b"secret", "private"),
+    Member(f"{ID}.palw.bundle", b"secret", "private"),
 )
 MARKER = Member(f"{ID}.complete", b"[]", "public")
 
@@ -34,10 +34,10 @@ def test_modes_are_exact_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
     assert listing(tmp_path / "out") == {
         f"{ID}.geoai.json": 0o644,
-        f"{ID}.opening": 0o600,
+        f"{ID}.palw.bundle": 0o600,
         f"{ID}.complete": 0o644,
     }
-    assert (tmp_path / "out" / f"{ID}.opening").read_bytes() == b"secret"
+    assert (tmp_path / "out" / f"{ID}.palw.bundle").read_bytes() == b"secret"
 
 
 def test_the_marker_is_the_last_file_to_appear(
