@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.contracts.codec import decode, encode
+from tallystick.contracts.egress import EgressReport
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.runtime import EngineBuild, Knob
+from tallystick.contracts.sandbox_profile import SandboxProfile
 from tallystick.engine.compiled import ensure_observer
 from tallystick.engine.libllama.locate import engine_build, library_path
 from tallystick.errors import EvidenceError, RunFailedError, UsageError
 from tallystick.execution.jobs import JOBS, EngineSetup, GenerateJob, Job, ObserveJob, ReplayJob
 from tallystick.models.digests import DigestCache
 from tallystick.models.files import opened
+from tallystick.sandbox.confinement import Confinement
 from tallystick.sandbox.messages import CHILD_ERRORS, ErrorClasses, well_formed
 from tallystick.sandbox.process import Child
 from tallystick.telemetry.events import Event, EventKind
@@ -36,6 +39,9 @@ _DROPPED_PREFIXES: Final = ("GGML_", "LLAMA_", "OMP_", "GOMP_", "KMP_")
 # An engine that aborts would start a debugger on itself, whose words (values of variables among
 # them) would reach the user's screen.
 ENGINE_ENVIRONMENT: Final = {"GOMP_SPINCOUNT": "1000", "GGML_NO_BACKTRACE": "1"}
+
+# Imported only when they are needed, for which it is too late in a sandbox.
+_LAZY_MODULES: Final = ("jinja2.ext", "jinja2.sandbox", "importlib.metadata")
 
 OnProgress = Callable[[str, int, int], None]
 OnText = Callable[[bytes], None]
@@ -71,11 +77,15 @@ class InstalledEngine:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A child's result, what it told on the way, and its peak resident memory in bytes."""
+    """A child's result, what it told on the way, and its peak resident memory in bytes.
+
+    ``audit`` is the report on its sandbox, None without one.
+    """
 
     body: dict[str, Any] = field(repr=False)
     events: tuple[Event, ...]
     peak_rss: int
+    audit: EgressReport | None = None
 
     def generation(self) -> Generation:
         """Return the typed result of a generate or replay job. Raises RunFailedError."""
@@ -140,11 +150,14 @@ def run_job(
     on_progress: OnProgress = no_progress,
     on_text: OnText = no_text,
     model_fd: int | None = None,
+    sandbox: SandboxProfile | None = None,
 ) -> Outcome:
     """Run one job in a child of its own and return its outcome; the child is gone then.
 
-    Raises what the child reports, and RunFailedError when it dies or falls silent, or when the
-    engine library is not (any more) the file that was hashed.
+    With a ``sandbox`` the child locks itself and is audited before it opens the model. Raises
+    SandboxError where that is not possible, or not as tight as promised; what the child reports;
+    and RunFailedError when it dies or falls silent, or when the engine library is not (any more)
+    the file that was hashed.
     """
     _require_same_library(job.setup)
     name = next(name for name, kind in JOBS.items() if isinstance(job, kind))
@@ -157,6 +170,7 @@ def run_job(
         {"op": name, "job": encode(job)},
         environment=environment,
         pass_fds=() if model_fd is None else (model_fd,),
+        confinement=None if sandbox is None else _confinement(sandbox, job, name, model_fd),
     )
     with child:
         for message in child.messages(idle_timeout=IDLE_SECONDS, errors=_errors(job)):
@@ -181,7 +195,20 @@ def run_job(
     _require_same_library(job.setup)
     # Where the child's own peak cannot be seen from here, what it told of itself is a lower bound.
     peak = max([child.peak_rss, *(event.rss for event in events)])
-    return Outcome(result, tuple(events), peak)
+    return Outcome(result, tuple(events), peak, child.audit)
+
+
+def _confinement(sandbox: SandboxProfile, job: Job, name: str, model_fd: int | None) -> Confinement:
+    """Return what holds the child of ``job``, and what it needs inside besides the runtime."""
+    setup = job.setup
+    loaded = (Path(setup.library), *([] if setup.observer is None else [Path(setup.observer)]))
+    return Confinement(
+        profile=sandbox,
+        files=loaded,
+        libraries=loaded,
+        modules=(f"tallystick.execution.{name}_child", *_LAZY_MODULES),
+        model_size=0 if model_fd is None else os.fstat(model_fd).st_size,
+    )
 
 
 def _errors(job: Job) -> ErrorClasses:

@@ -264,11 +264,7 @@ def open_model(
 
         keep = library.ffi.callback("bool(float, void *)", report)  # alive during the load
         params.progress_callback = keep
-    # By descriptor: the file that was hashed is the file that is mapped, whatever its path says.
-    path = (
-        f"/proc/self/fd/{descriptor}" if os.path.isdir("/proc/self/fd") else f"/dev/fd/{descriptor}"
-    )
-    handle = lib.llama_model_load_from_file(path.encode(), params)
+    handle = _load(lib, descriptor, params)
     if handle == library.ffi.NULL:
         text = library.complaint()
         if "unknown model architecture" in text:
@@ -283,3 +279,15 @@ def open_model(
     if lib.llama_model_is_diffusion(handle):
         raise IncomparableError("only left-to-right models can be run", found="a diffusion model")
     return LlamaModel(library, handle, taps)
+
+
+def _load(lib: Any, descriptor: int, params: Any) -> Any:
+    """Load by descriptor: the file that was hashed is the file that is mapped.
+
+    In a sandbox there is no path to it.
+    """
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        if os.path.isdir(folder):
+            return lib.llama_model_load_from_file(f"{folder}/{descriptor}".encode(), params)
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        return lib.llama_model_load_from_file_ptr(file, params)

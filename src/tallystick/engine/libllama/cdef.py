@@ -131,6 +131,7 @@ const char * llama_print_system_info(void);
 struct llama_model_params llama_model_default_params(void);
 struct llama_context_params llama_context_default_params(void);
 struct llama_model * llama_model_load_from_file(const char * path, struct llama_model_params params);
+struct llama_model * llama_model_load_from_file_ptr(FILE * file, struct llama_model_params params);
 void llama_model_free(struct llama_model * model);
 struct llama_context * llama_init_from_model(struct llama_model * model,
                                              struct llama_context_params params);
