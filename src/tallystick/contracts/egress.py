@@ -134,11 +134,15 @@ class Probe:
     control_errno: Seen | None
 
 
+#: The namespaces that a child has of its own from level ``namespaces`` on.
+NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+
+
 @dataclass(frozen=True, slots=True)
 class NamespaceInode:
     """A namespace of the child that is not the supervisor's, by its inode number."""
 
-    kind: Annotated[str, OneOf(("cgroup", "ipc", "mnt", "net", "pid", "user", "uts"))]
+    kind: Annotated[str, OneOf(NAMESPACES)]
     inode: U64
 
 
@@ -170,7 +174,7 @@ class EgressReport:
     kernel: ShortText
     machine: ShortText
     landlock_abi: U32
-    namespaces: Annotated[tuple[NamespaceInode, ...], MaxLength(7)]
+    namespaces: Annotated[tuple[NamespaceInode, ...], MaxLength(len(NAMESPACES))]
     status: Status
     filter_digest: Digest | None
     probes: Annotated[tuple[Probe, ...], MaxLength(len(CHANNELS))]

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tallystick.contracts.codec import json_schema
+from tallystick.contracts.egress import REPORT_SCHEMA, EgressReport
 from tallystick.contracts.manifest_facts import ManifestFacts
 from tallystick.contracts.model import Calibration, ModelFacts, ModelPin
 from tallystick.contracts.opening import Opening, ReceiptSet
@@ -19,6 +20,7 @@ from tallystick.contracts.profile_pin import BaseMetadata, ProfilePin
 from tallystick.contracts.public_receipt import PublicReceipt
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import InferenceRun
+from tallystick.contracts.sandbox_profile import SandboxProfile
 from tallystick.contracts.ticket import TICKET_SCHEMA, Ticket
 
 # File name stem, type, and the end of the schema's id.
@@ -35,6 +37,8 @@ DOCUMENTS: Final[tuple[tuple[str, type, str], ...]] = (
     ("profile-pin", ProfilePin, "misaka.palw.model-profile-pin.v2"),
     ("ticket", Ticket, TICKET_SCHEMA),
     ("base-metadata", BaseMetadata, "tallystick.base-metadata/v1"),
+    ("sandbox-profile", SandboxProfile, "tallystick.sandbox-profile/v1"),
+    ("egress-report", EgressReport, REPORT_SCHEMA),
 )
 SCHEMA_ID_PREFIX: Final = "tag:tallystick,2026:schema/"
 

@@ -23,7 +23,6 @@ NEWPID: Final = 0x20000000
 NEWNET: Final = 0x40000000
 #: All but the user namespace, which comes before them without root, and after them with it.
 OTHERS: Final = NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWPID | NEWNET
-KINDS: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 #: Who a child of root is: nobody. A constant, since every child has a user namespace of its own.
 NOBODY: Final = 65534
 _INSIDE: Final = 1000

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-from tallystick.contracts.egress import NamespaceInode, Status
+from tallystick.contracts.egress import NAMESPACES, NamespaceInode, Status
 from tallystick.contracts.sandbox_profile import at_least
 from tallystick.errors import SandboxError
-from tallystick.sandbox.namespaces import KINDS
 
 _FILTER_MODE: Final = 2
 _FIELD: Final = re.compile(r"^(\w+):\s+(\S+)", re.MULTILINE)
@@ -54,7 +53,7 @@ def require_descendant(pid: int, ancestor: int) -> None:
 def read_namespaces(pid: int) -> tuple[NamespaceInode, ...]:
     """Return the namespaces of ``pid`` that are not this process's. Raises SandboxError."""
     found = []
-    for kind in KINDS:
+    for kind in NAMESPACES:
         theirs = _inode(f"/proc/{pid}/ns/{kind}")
         if theirs != _inode(f"/proc/self/ns/{kind}"):
             found.append(NamespaceInode(kind, theirs))
@@ -94,7 +93,7 @@ def check_status(level: str, status: Status) -> None:
 def check_namespaces(level: str, found: tuple[NamespaceInode, ...]) -> None:
     """Raise SandboxError when a child at ``level`` shares a namespace with its supervisor."""
     kinds = {namespace.kind for namespace in found}
-    if at_least(level, "namespaces") and (shared := set(KINDS) - kinds):
+    if at_least(level, "namespaces") and (shared := set(NAMESPACES) - kinds):
         raise SandboxError(
             "the locked child shares namespaces with its supervisor",
             expected="seven of its own",

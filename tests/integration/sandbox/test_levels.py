@@ -12,12 +12,12 @@ from tallystick.contracts.codec import decode, encode
 from tallystick.contracts.egress import (
     CHANNEL_NAMES,
     CHANNELS,
+    NAMESPACES,
     EgressReport,
     broken_promises,
     is_promised,
 )
 from tallystick.sandbox import seccomp
-from tallystick.sandbox.namespaces import KINDS
 from tests.support.sandboxes import as_nobody, audit_of, need_level
 
 NETWORK = {"tcp4", "tcp6", "tcp4_mapped", "udp4", "udp6", "udp4_mapped"}
@@ -77,8 +77,8 @@ def test_the_first_errno_of_each_promise_is_the_one_seen_here() -> None:
 def test_the_kernel_s_word_is_in_the_report() -> None:
     need_level("full")
     full, lower, process = (audit_of(level) for level in ("full", "namespaces", "process"))
-    assert [namespace.kind for namespace in full.namespaces] == list(KINDS)
-    assert len({namespace.inode for namespace in full.namespaces}) == len(KINDS)
+    assert [namespace.kind for namespace in full.namespaces] == list(NAMESPACES)
+    assert len({namespace.inode for namespace in full.namespaces}) == len(NAMESPACES)
     assert (full.status.seccomp, full.status.no_new_privs) == (2, 1)
     assert (full.status.effective, full.status.permitted, full.status.bounding) == (0, 0, 0)
     assert full.filter_digest == seccomp.filter_digest(seccomp.program())

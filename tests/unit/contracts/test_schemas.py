@@ -12,11 +12,12 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from tallystick.contracts.codec import encode
 from tallystick.contracts.schemas import DOCUMENTS, schema_files
 from tests.support.documents import every_example
+from tests.support.egress import example_profile, example_report
 from tests.support.manifests import manifest_documents
 
 DIRECTORY = Path(__file__).resolve().parents[3] / "schemas"
 BY_TYPE = {cls: f"{stem}.schema.json" for stem, cls, _ in DOCUMENTS}
-EXAMPLES = (*every_example(), *manifest_documents())
+EXAMPLES = (*every_example(), *manifest_documents(), example_profile(), example_report())
 
 
 def test_committed_schemas_are_those_of_the_types() -> None:
