@@ -108,6 +108,7 @@ def _directories(spool: Path) -> Iterator[_Folders]:
 
 
 def _collect(spool: Path, folders: _Folders, queue: Queue) -> CollectedFiles:
+    _remove_half_written(folders.refused)
     _take_dropped(folders)
     accepted: list[AcceptedFile] = []
     refused: list[RefusedFile] = []
@@ -126,6 +127,13 @@ def _collect(spool: Path, folders: _Folders, queue: Queue) -> CollectedFiles:
             os.unlink(name, dir_fd=folders.taken)  # the queue has it, durably
             accepted.append(AcceptedFile(dropped, submission))
     return CollectedFiles(tuple(accepted), tuple(refused), tuple(unfinished))
+
+
+def _remove_half_written(directory: int) -> None:
+    """Remove the reasons that a collector was killed in the middle of writing."""
+    for name in os.listdir(directory):
+        if name.startswith(".") and _MARK.search(name):  # no dropped file is called so
+            remove(directory, name)
 
 
 def _take_dropped(folders: _Folders) -> None:

@@ -6,81 +6,26 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tallystick.store.state.schema import STATE_NAME
 from tallystick.store.state.store import open_state
+from tests.support.crashes import (
+    Countdown,
+    before_each_statement_and_call,
+    before_some_instructions,
+    killed_in,
+    watch,
+)
 from tests.support.state import accept, make_entry, recorded, recovered
 
 FIRST = make_entry()
 SECOND = make_entry(1, job="other")
-CALLS = ("open", "write", "fchmod", "fsync", "rename", "unlink", "close")
-
-
-class Countdown:
-    """Kills this process at the given point; a point is any call of it."""
-
-    def __init__(self, points: int) -> None:
-        self.left = points
-
-    def __call__(self, *_: object) -> int:
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.left -= 1
-        return 0
-
-
-def killed_in(body: Callable[[], None]) -> bool:
-    """Run ``body`` in a forked child; say whether it was killed, and raise if it failed."""
-    child = os.fork()
-    if child == 0:
-        try:
-            body()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.WEXITSTATUS(status) == 0
-    return False
-
-
-def watch(watcher: Callable[[sqlite3.Connection], object]) -> None:
-    """Show every connection of this process, as soon as it is made, to ``watcher``."""
-    connect = sqlite3.connect
-
-    def watched(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*arguments, **options)
-        watcher(connection)
-        return connection
-
-    sqlite3.connect = watched  # type: ignore[assignment]
-
-
-def before_each_statement_and_call(countdown: Countdown) -> None:
-    watch(lambda connection: connection.set_trace_callback(countdown))
-    for name in CALLS:
-        call = getattr(os, name)
-
-        def counted(*arguments: Any, _call: Any = call, **options: Any) -> Any:
-            countdown()
-            return _call(*arguments, **options)
-
-        setattr(os, name, counted)
-
-
-def before_some_instructions(countdown: Countdown) -> None:
-    # Of SQLite's virtual machine: in the middle of statements.
-    watch(lambda connection: connection.set_progress_handler(countdown, 10))
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["an old store", "a new store"])

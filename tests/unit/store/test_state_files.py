@@ -26,7 +26,7 @@ from tallystick.store.state.restore import read_state, restore_accepted
 from tallystick.store.state.schema import MARKS, STATE_NAME
 from tallystick.store.state.store import open_state
 from tests.support.ordinary_user import run_as_ordinary_user
-from tests.support.small_disk import small_disk
+from tests.support.small_disk import fill, small_disk
 from tests.support.state import accept, make_entry, recorded
 
 Spoil = Callable[[Path], None]
@@ -372,13 +372,6 @@ def test_a_new_store_takes_over_no_journal(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"{STATE_NAME}{suffix}").write_bytes(b"of another store")
     with pytest.raises(UnavailableError, match="without its state store"):
         open_state(tmp_path / STATE_NAME)
-
-
-def fill(filler: Path) -> None:
-    """Write to ``filler`` until there is no room."""
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-        while file.write(bytes(1024)):
-            pass
 
 
 def test_a_full_disk_is_said_and_leaves_the_truth(tmp_path: Path) -> None:
