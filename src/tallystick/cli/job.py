@@ -85,8 +85,8 @@ def order(
 
     A ticket is private: it holds the prompt. Nothing is executed, and no engine is needed.
 
-    Exit status: 0 the tickets exist, 2 a flag is out of range, 4 bad prompt, model or key, 6 no
-    place for the tickets.
+    Exit status: 0 the tickets exist, 2 a flag is out of range, 3 the model has no compute units,
+    4 bad prompt, model or key, 6 no place for the tickets.
     """
     from tallystick.worker.keys import SignerChoice
     from tallystick.worker.order import place_order

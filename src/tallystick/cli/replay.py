@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,10 +57,10 @@ def command(
     """
     require_engine()
     from tallystick.audit.replay import replay
-    from tallystick.receipts.files import load_bundle_key, load_trust
+    from tallystick.receipts.files import load_bundle_key, load_trust, set_directory
 
     trust = load_trust(key, trust_policy) if key or trust_policy else None
-    opener = load_bundle_key(audit_key_file, bundle_key_file, path if os.path.isdir(path) else None)
+    opener = load_bundle_key(audit_key_file, bundle_key_file, (set_directory(path),))
     with WorkProgress() as progress:
         report = replay(
             path, model, trust=trust, key=opener, threads=threads, on_progress=progress.update

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from tallystick.receipts.files import (
     VerificationRun,
     load_bundle_key,
     load_trust,
+    set_directory,
     verify_all,
     verify_named,
 )
@@ -114,11 +114,9 @@ def _named(
     return None
 
 
-def _outside(named: NamedFiles | None, paths: Sequence[Path]) -> Path | None:
-    """The directory of the set: a key that lies in it would be handed out with it."""
-    if named is not None:
-        return named.receipt.parent
-    return paths[0] if len(paths) == 1 and os.path.isdir(paths[0]) else None
+def _outside(named: NamedFiles | None, paths: Sequence[Path]) -> tuple[Path, ...]:
+    """The directories of the sets: a key that lies in one would be handed out with it."""
+    return tuple(map(set_directory, [named.receipt] if named is not None else paths))
 
 
 def _network(text: str | None) -> bytes:

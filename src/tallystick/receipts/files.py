@@ -236,25 +236,37 @@ def load_trust(keys: Sequence[Path], policy: Path | None) -> TrustPolicy:
     if not keys:
         raise NoTrustError(
             "no trust was given, and there is no default",
-            expected="--key FILE or --trust-policy FILE",
-            hint="`tallystick keys show` names the public key file of your own key",
+            expected="--key FILE or --trust-policy FILE, or the key of the bundle",
+            hint="`tallystick keys show` names the public key file of your own key; your own audit"
+            " key is keys/audit.key in the data folder",
         )
     return TrustPolicy.for_keys([read_public_key(key) for key in keys])
 
 
+def set_directory(path: Path) -> Path:
+    """Return the directory of the sets at ``path``: itself, or where the named file lies."""
+    return path if os.path.isdir(path) else path.parent
+
+
 def load_bundle_key(
-    audit: Path | None, bundle: Path | None, outside: Path | None
+    audit: Path | None, bundle: Path | None, outside: Sequence[Path] = ()
 ) -> AuditKey | BundleKey | None:
     """Return the key that the user named to open bundles, None for none.
 
-    Raises UsageError for both kinds, InputError for a file that is no such key or lies in the
-    directory ``outside``.
+    Raises UsageError for both kinds, InputError for a file that is no such key or lies in one of
+    the directories ``outside``.
     """
     if audit is not None and bundle is not None:
         raise UsageError("give an audit key or a bundle key, not both")
-    if audit is not None:
-        return read_audit_key(audit, outside)
-    return None if bundle is None else read_bundle_key(bundle, outside)
+    if audit is None and bundle is None:
+        return None
+    key: AuditKey | BundleKey | None = None
+    for directory in (*outside, *([] if outside else [None])):
+        if audit is not None:
+            key = read_audit_key(audit, directory)
+        elif bundle is not None:
+            key = read_bundle_key(bundle, directory)
+    return key
 
 
 def hand_out_bundle_key(path: Path, key: AuditKey, output: Path) -> SetLocation:

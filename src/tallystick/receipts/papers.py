@@ -23,7 +23,12 @@ from tallystick.contracts.assignment import (
     signed_request_id,
 )
 from tallystick.contracts.commitments import owner_commitment, request_commitment
-from tallystick.contracts.compute_receipt import ComputeReceipt, EvidenceLevel, TraceEvidence
+from tallystick.contracts.compute_receipt import (
+    ComputeReceipt,
+    EvidenceLevel,
+    JobClass,
+    TraceEvidence,
+)
 from tallystick.contracts.digests import request_body
 from tallystick.contracts.request import InferenceRun
 from tallystick.errors import EvidenceError, InputError
@@ -162,6 +167,13 @@ def _check_slot(receipt: ComputeReceipt, papers: JobPapers, run: InferenceRun) -
     require_same("request.replicas", receipt.job_class.slots, papers.request.body.replicas)
     if run.replica_slot is not None:
         require_same(f"{_RECEIPT}: replica_slot", run.replica_slot, receipt.replica_slot)
+    external = receipt.job_class is JobClass.REPLICA_EXTERNAL
+    if external and papers.scheduler_key == papers.credential.worker_key:
+        raise EvidenceError(
+            f"{_RECEIPT}: job_class says that another ordered the job",
+            expected="a scheduler that is not the worker, or replica_self_ordered",
+            found="the worker's own key as scheduler",
+        )
 
 
 def _check_policy(receipt: ComputeReceipt, papers: JobPapers, run: InferenceRun) -> None:

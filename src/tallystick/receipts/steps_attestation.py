@@ -42,7 +42,16 @@ def check_attestations(documents: SetDocuments, trust: TrustPolicy, *, now: date
         documents.receipt_bytes,
         ReceiptDigests(documents.core_digest, documents.receipt_digest),
     )
-    key = trust.accept_execution(verified.signers, documents.receipt, now=now)
+    worker = documents.receipt.observed.worker_id
+    signers = [signer for signer in verified.signers if signer.key_id == worker]
+    if not signers:
+        # Otherwise one key's window would cover what another key signed (the compute receipt).
+        raise EvidenceError(
+            "the execution link is not signed by the worker that the receipt names",
+            expected=worker,
+            found=", ".join(signer.key_id for signer in verified.signers),
+        )
+    key = trust.accept_execution(signers, documents.receipt, now=now)
     links = (
         Link(LINKS[0], MISSING),
         Link(LINKS[1], VERIFIED, tuple(signer.key_id for signer in verified.signers)),

@@ -265,8 +265,8 @@ def test_a_key_that_lies_in_the_set_is_refused(directory: Path) -> None:
     key.write_bytes(AUDIT_KEY.raw)
     for audit, bundle in ((key, None), (None, key)):
         with pytest.raises(InputError) as caught:
-            load_bundle_key(audit, bundle, directory)
+            load_bundle_key(audit, bundle, (directory.parent / "elsewhere", directory))
         assert caught.value.exit_code == 4
     with pytest.raises(UsageError):
-        load_bundle_key(key, key, None)
-    assert load_bundle_key(None, None, directory) is None
+        load_bundle_key(key, key)
+    assert load_bundle_key(None, None, (directory,)) is None
