@@ -56,7 +56,16 @@ def test_another_model_is_refused_before_anything_is_loaded(
 @pytest.mark.usefixtures("no_child")
 @pytest.mark.parametrize("place", [0.0, 0.5, 0.999])
 @pytest.mark.parametrize(
-    "suffix", [".geoai.json", ".telemetry.jsonl", ".intoto.jsonl", ".opening", ".complete"]
+    "suffix",
+    [
+        ".geoai.json",
+        ".telemetry.jsonl",
+        ".intoto.jsonl",
+        ".palw",
+        ".json",
+        ".palw.bundle",
+        ".complete",
+    ],
 )
 def test_one_edited_byte(
     suffix: str,
@@ -67,7 +76,7 @@ def test_one_edited_byte(
     tmp_path: Path,
 ) -> None:
     directory = write_forgery(honest.resign(), tmp_path / "set")
-    path = next(directory.glob(f"*{suffix}"))
+    path = next(path for path in directory.iterdir() if path.name[32:] == suffix)
     data = bytearray(path.read_bytes())
     data[int(place * len(data))] ^= 1
     path.write_bytes(data)
@@ -170,6 +179,6 @@ def test_a_set_without_its_opening(
     honest: HonestRun, model: Path, engine_home: EngineHome, tmp_path: Path
 ) -> None:
     directory = write_forgery(honest.resign(), tmp_path / "set")
-    next(directory.glob("*.opening")).unlink()
-    with pytest.raises(InputError, match="needs the private opening"):
+    next(directory.glob("*.palw.bundle")).unlink()
+    with pytest.raises(InputError, match="needs the private half"):
         engine_home.replay(directory, model)
