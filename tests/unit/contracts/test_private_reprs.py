@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import pkgutil
 from collections.abc import Iterator
@@ -15,9 +16,28 @@ from tallystick.contracts.codec import decode_bytes, encode_bytes
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.request import Chat, InferenceRun
+from tallystick.contracts.ticket import Ticket
+from tallystick.receipts.build import Sealing
+from tallystick.receipts.compute_case import papers_of
+from tallystick.receipts.documents import read_documents
+from tallystick.receipts.files import Checks
+from tallystick.receipts.scheduling import open_ticket
+from tallystick.receipts.sealing import bundle_key_of
+from tallystick.receipts.self_local import JOB_SECRETS_BYTES, JobSecrets
+from tallystick.receipts.verify import VerifyContext, verify_set
+from tallystick.worker.papers import RunPapers
 from tallystick.worker.request import RunOptions
 from tests.support.documents import every_example, example_opening, example_run
-from tests.support.sets import make_generation
+from tests.support.forgery import Forger
+from tests.support.sets import (
+    AUDIT_KEY,
+    NOW,
+    OPENING,
+    make_generation,
+    make_tickets,
+    make_traced,
+    random_bytes,
+)
 
 PRIVATE = {
     InferenceRun: {"prompt", "blind"},
@@ -33,6 +53,7 @@ PRIVATE = {
         "observed_evidence",
     },
     RunOptions: {"prompt", "system"},
+    Ticket: {"request_nonce"},
 }
 NAMES = set().union(*PRIVATE.values())
 
@@ -103,7 +124,8 @@ def test_every_field_of_a_private_name_is_hidden() -> None:
     shown = set()
     for info in pkgutil.iter_modules(contracts.__path__, f"{contracts.__name__}."):
         for value in vars(importlib.import_module(info.name)).values():
-            if isinstance(value, type) and is_dataclass(value):
+            # One without a generated repr says nothing of its fields at all: see HOLDERS.
+            if isinstance(value, type) and is_dataclass(value) and value.__dataclass_params__.repr:
                 shown |= {(value, f.name) for f in fields(value) if f.repr and f.name in NAMES}
     assert shown == set()
 
@@ -117,3 +139,78 @@ def test_hidden_fields_still_decide_equality_and_are_written() -> None:
         assert other != opening
         assert encode_bytes(other) != data
     assert replace(private_run(), prompt="another") != private_run()
+
+
+FORGER = Forger(make_traced("states", "gemm", experts=True).files())
+KEY = bundle_key_of(FORGER.envelope, AUDIT_KEY)
+DOCUMENTS = read_documents(FORGER.files, FORGER.set_id, AUDIT_KEY)
+
+
+def sealed_values() -> dict[str, bytes]:
+    private, opening = FORGER.private, FORGER.document(OPENING)
+    assert private.expert_routes is not None
+    assert private.gemm_trace is not None
+    return {
+        "owner salt": private.owner_salt,
+        "owner key": private.owner_key,
+        "request nonce": private.request_nonce,
+        "prompt nonce": private.prompt_nonce,
+        "output nonce": private.output_nonce,
+        "routes": private.expert_routes[-40:],
+        "trace": private.gemm_trace[-32:],
+        "opening": private.opening[:64],
+        "blind": bytes.fromhex(opening["request"]["blind"]),
+        "prompt": opening["request"]["prompt"].encode(),
+        "audit key": AUDIT_KEY.raw,
+        "bundle key": KEY.raw,
+    }
+
+
+def holders() -> dict[str, object]:
+    """Return every kind of value that holds what is sealed."""
+    private, public = FORGER.private, FORGER.public
+    papers = papers_of(public, private)
+    ticket = make_tickets()[0]
+    secrets = JobSecrets.of(random_bytes("secrets", JOB_SECRETS_BYTES))
+    return {
+        "private part": private,
+        "papers": papers,
+        "run papers": RunPapers(papers, private.prompt_nonce, private.output_nonce),
+        "sealing": Sealing(
+            AUDIT_KEY, bytes(32), bytes(24), private.prompt_nonce, private.output_nonce
+        ),
+        "audit key": AUDIT_KEY,
+        "bundle key": KEY,
+        "documents": DOCUMENTS,
+        "opened bundle": DOCUMENTS.bundle,
+        "opening": DOCUMENTS.opening,
+        "job": open_ticket(ticket),
+        "ticket": ticket,
+        "secrets": secrets,
+        "report": verify_set(FORGER.files, None, now=NOW, key=AUDIT_KEY),
+        "context": VerifyContext(None, NOW, AUDIT_KEY),
+        "checks": Checks(None, KEY),
+        "built": make_traced("states", "gemm", experts=True),
+    }
+
+
+HOLDERS = holders()
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_what_is_sealed_shows_in_no_repr(name: str) -> None:
+    shown = repr(HOLDERS[name]) + str(HOLDERS[name])
+    for what, value in sealed_values().items():
+        forms = (value.hex(), repr(value)[2:-1], base64.b64encode(value).decode()[:-4])
+        assert not [form for form in forms if form in shown], what
+    # Nor through the names of fields: what is looked for above was there to be shown.
+    assert shown
+
+
+def test_the_secrets_of_a_job_show_in_no_repr() -> None:
+    raw = random_bytes("secrets", JOB_SECRETS_BYTES)
+    assert repr(JobSecrets.of(raw)) == "<JobSecrets>"
+    ticket = make_tickets()[0]
+    for value in (ticket.request_nonce, ticket.request.blind, ticket.request.prompt):
+        assert value not in repr(ticket)
+        assert value not in repr(open_ticket(ticket))
