@@ -5,9 +5,12 @@ Everything is decided once for each distinct operation (docs/spec/evidence.md#sc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tallystick.compute.architecture import Architecture, ExpertFeedForward
 from tallystick.compute.operations import ExpertGemm, ExpertRoute, Generic
 from tallystick.compute.rules import U64_MAX, ComputeUnitRules
+from tallystick.contracts.runtime import ROW_CLASS, RowClass, RuntimeClass
 from tallystick.errors import EvidenceError
 from tallystick.evidence.schedule import OperationSchedule, SchedulePhase
 
@@ -56,6 +59,48 @@ def check_schedule(
             expected=str(prefill),
             found=str(prompt),
         )
+
+
+def check_steps(schedule: OperationSchedule, runtime: RuntimeClass) -> None:
+    """Require that the steps are those of the runtime class: live, or the chunks of a sealing pass.
+
+    Raises EvidenceError.
+    """
+    sealing = runtime.policy == ROW_CLASS
+    if schedule.sealing is not sealing:
+        kinds = ("prefill and decode", "sealing")
+        raise EvidenceError(
+            "a schedule's steps are not those of the policy",
+            expected=f"{kinds[sealing]} steps under {runtime.policy}",
+            found=f"{kinds[not sealing]} steps",
+        )
+    if not sealing:
+        return
+    expected = chunk_sizes(schedule.tokens, runtime.prompt_class)
+    for number, (size, step) in enumerate(zip(expected, schedule.steps, strict=False)):
+        if size != step.tokens:
+            raise EvidenceError(
+                "a sealing step is not a chunk of the row class",
+                expected=f"{size} tokens in step {number}",
+                found=str(step.tokens),
+            )
+
+
+def chunk_sizes(count: int, row_class: RowClass) -> Iterator[int]:
+    """Yield how many of ``count`` positions each batch of a pass has.
+
+    A remainder below the floor borrows rows from the chunk before it; where the class is too
+    narrow for that, each batch has one (docs/spec/execution.md#chunks).
+    """
+    floor, top = row_class.floor, row_class.max_rows
+    if count < floor or top < 2 * floor:
+        yield from (1 for _ in range(count))
+        return
+    while count > top:
+        size = min(top, count - floor)
+        yield size
+        count -= size
+    yield count
 
 
 def _check_operations(schedule: OperationSchedule, architecture: Architecture) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from tallystick.contracts.runtime import RowClass
 from tallystick.engine.port import Rows
+from tallystick.evidence.schedule_checks import chunk_sizes
 
 #: No class has a higher floor: a step of a generation is padded to it, scratch row by scratch row.
 MAX_FLOOR: Final = 16
@@ -36,21 +37,11 @@ class Chunk:
 
 
 def chunks(count: int, row_class: RowClass) -> Iterator[Chunk]:
-    """Split ``count`` positions into batches, each within the class or a single padded row.
-
-    A remainder below the floor borrows rows from the chunk before it; where the class is too
-    narrow for that, every row is padded.
-    """
-    floor, top = row_class.floor, row_class.max_rows
-    if count < floor or top < 2 * floor:
-        yield from (Chunk(p, p + 1) for p in range(count))
-        return
+    """Split ``count`` positions into batches, each within the class or a single padded row."""
     first = 0
-    while count - first > top:
-        size = top if count - first - top >= floor else count - first - floor
+    for size in chunk_sizes(count, row_class):
         yield Chunk(first, first + size)
         first += size
-    yield Chunk(first, count)
 
 
 def scratch_rows(rows: int, row_class: RowClass) -> int:

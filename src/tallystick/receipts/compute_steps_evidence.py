@@ -21,6 +21,7 @@ from tallystick.evidence.gemm_trace import decode_trace
 from tallystick.evidence.portable import PortableEvidence, ScheduleKind
 from tallystick.evidence.portable_parts import open_routes, open_trace
 from tallystick.evidence.routes import decode_routes
+from tallystick.evidence.schedule_checks import check_steps
 from tallystick.receipts.compute_case import (
     BUNDLE_WITHHELD,
     PRIVATE_LOCKED,
@@ -47,6 +48,8 @@ def check_schedule_and_units(case: ComputeCase) -> StepOutcome:
     body, evidence = case.body, case.evidence(public)
     _check_claims(body, evidence)
     derived = case.derived(public)
+    if evidence.schedule is not None:
+        check_steps(evidence.schedule, case.documents.core.runtime_class)
     for name, expected in (
         ("operation_schedule_commitment", derived.schedule_commitment),
         ("schedule_event_count", derived.schedule_events),
@@ -147,8 +150,7 @@ def _check_public_evidence(case: ComputeCase, public: BundlePublic, roots: Roots
             expected="a root" if routed else "null",
             found=core.evidence.expert_route_root or "null",
         )
-    if core.evidence.state_root is not None:
-        require_same("core.evidence.layers", len(architecture.layers), core.evidence.layers)
+    require_same("core.evidence.layers", len(architecture.layers), core.evidence.layers)
 
 
 def _without_private(roots: Roots) -> StepOutcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -19,6 +20,7 @@ from tallystick.compute.rules import (
     ComputeUnitRules,
 )
 from tallystick.compute.schedule import ScheduledOperation
+from tallystick.contracts.runtime import RowClass
 from tallystick.errors import EvidenceError
 from tallystick.evidence import schedule as module
 from tallystick.evidence.schedule import (
@@ -30,7 +32,8 @@ from tallystick.evidence.schedule import (
     encode_schedule,
     pack_indexes,
 )
-from tallystick.evidence.schedule_checks import check_schedule, price
+from tallystick.evidence.schedule_checks import check_schedule, check_steps, price
+from tests.support.documents import RUNTIME
 from tests.support.evidence import (
     DECODE,
     DENSE,
@@ -276,3 +279,16 @@ def test_schedules_of_another_run_are_refused(
 ) -> None:
     with pytest.raises(EvidenceError, match=message):
         check_schedule(schedule, DENSE, *counts)
+
+
+def test_steps_are_those_of_the_policy() -> None:
+    narrow = replace(RUNTIME, prompt_class=RowClass(2, 4), decode_class=RowClass(2, 4))
+    sequential = replace(RUNTIME, policy="sequential")
+    check_steps(sealed(4, 3), narrow)
+    check_steps(live(3, 2), sequential)
+    for schedule, runtime in ((live(3, 2), narrow), (sealed(4), sequential)):
+        with pytest.raises(EvidenceError, match="not those of the policy"):
+            check_steps(schedule, runtime)
+    for sizes in ((7,), (5, 2), (3, 4), (4, 2, 1), (4, 1, 2), (1,) * 7):
+        with pytest.raises(EvidenceError, match="not a chunk"):
+            check_steps(sealed(*sizes), narrow)
