@@ -64,23 +64,23 @@ class Records(Protocol):
         """Put ``after`` in the place of ``before``."""
         ...
 
-    def run_of(self, job_id: str) -> bytes:
+    def run_of(self, record: Record) -> bytes:
         """Return the stored run of a job that has not ended."""
         ...
 
-    def forget_run(self, job_id: str) -> None:
+    def forget_run(self, record: Record) -> None:
         """Remove the stored run of a job."""
         ...
 
-    def begin_lease(self, job: Job) -> None:
+    def begin_lease(self, record: Record) -> None:
         """Write down that the lease of a job began."""
         ...
 
-    def end_lease(self, before: Job, after: Job, ended: LeaseEnd) -> None:
+    def end_lease(self, before: Record, after: Record, ended: LeaseEnd) -> None:
         """Write down how the lease that ``before`` had ended."""
         ...
 
-    def leases(self, job_id: str) -> tuple[PastLease, ...]:
+    def leases(self, record: Record) -> tuple[PastLease, ...]:
         """Return all leases of a job, the first one first."""
         ...
 
@@ -165,7 +165,7 @@ class JobQueue:
                 _apply(records, record, change)
                 job = change.record.job
                 if job.state is JobState.LEASED:
-                    return job, records.run_of(job.job_id)
+                    return job, records.run_of(change.record)
             return None
 
         return self._transactions.write(work)
@@ -225,9 +225,7 @@ class JobQueue:
     def leases(self, job_id: str) -> tuple[PastLease, ...]:
         """Return the leases of a job; see the port."""
         wanted = parse_name(job_id)
-        return self._transactions.read(
-            lambda records: records.leases(_one(records, wanted).job.job_id)
-        )
+        return self._transactions.read(lambda records: records.leases(_one(records, wanted)))
 
     def jobs(self, states: Sequence[JobState] = (), *, limit: int = 100) -> tuple[Job, ...]:
         """Return the newest jobs; see the port."""
@@ -273,11 +271,11 @@ def _apply(records: Records, before: Record, change: Change | None) -> Record:
     after = change.record
     records.replace(before, after)
     if change.ended is not None:
-        records.end_lease(before.job, after.job, change.ended)
+        records.end_lease(before, after, change.ended)
     if after.job.lease_epoch != before.job.lease_epoch:
-        records.begin_lease(after.job)
+        records.begin_lease(after)
     if after.job.state in (JobState.DONE, JobState.CANCELLED):
-        records.forget_run(after.job.job_id)  # it is private, and nobody needs it any more
+        records.forget_run(after)  # it is private, and nobody needs it any more
     return after
 
 

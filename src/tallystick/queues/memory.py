@@ -66,26 +66,27 @@ class _Held:
         assert self.records[before.job.job_id] == before
         self.records[before.job.job_id] = after
 
-    def run_of(self, job_id: str) -> bytes:
-        return self.runs[job_id]
+    def run_of(self, record: Record) -> bytes:
+        return self.runs[record.job.job_id]
 
-    def forget_run(self, job_id: str) -> None:
-        self.runs.pop(job_id, None)
+    def forget_run(self, record: Record) -> None:
+        self.runs.pop(record.job.job_id, None)
 
-    def begin_lease(self, job: Job) -> None:
+    def begin_lease(self, record: Record) -> None:
+        job = record.job
         assert job.worker_id is not None
         begun = PastLease(job.lease_epoch, job.worker_id, job.changed_ms, None, None, None)
         self.past[job.job_id] = (*self.past.get(job.job_id, ()), begun)
 
-    def end_lease(self, before: Job, after: Job, ended: LeaseEnd) -> None:
-        *earlier, last = self.past[before.job_id]
-        assert last.lease_epoch == before.lease_epoch
-        reason = after.reason if ended is LeaseEnd.FAILED else None
-        last = replace(last, ended_ms=after.changed_ms, ended=ended, reason=reason)
-        self.past[before.job_id] = (*earlier, last)
+    def end_lease(self, before: Record, after: Record, ended: LeaseEnd) -> None:
+        *earlier, last = self.past[before.job.job_id]
+        assert last.lease_epoch == before.job.lease_epoch
+        reason = after.job.reason if ended is LeaseEnd.FAILED else None
+        last = replace(last, ended_ms=after.job.changed_ms, ended=ended, reason=reason)
+        self.past[before.job.job_id] = (*earlier, last)
 
-    def leases(self, job_id: str) -> tuple[PastLease, ...]:
-        return self.past.get(job_id, ())
+    def leases(self, record: Record) -> tuple[PastLease, ...]:
+        return self.past.get(record.job.job_id, ())
 
     def newest(self, states: Sequence[JobState], limit: int) -> tuple[Job, ...]:
         jobs = (record.job for record in reversed(self.records.values()))

@@ -117,7 +117,7 @@ def writing_then(error: BaseException) -> Any:
     def work(records: Records) -> None:
         record = records.find(job_id(0))
         assert record is not None
-        records.forget_run(job_id(0))
+        records.forget_run(record)
         raise error
 
     return work

@@ -26,32 +26,32 @@ INSERT INTO jobs (
 );
 
 -- name: add_run
-INSERT INTO runs (job_id, run) VALUES (:job_id, :run);
+INSERT INTO runs (seq, run) VALUES (:seq, :run);
 
 -- name: replace
 UPDATE jobs
 SET state = :state, attempts = :attempts, lease_epoch = :lease_epoch, worker_id = :worker_id,
     due_boot = :due_boot, due_ms = :due_ms, changed_ms = :changed_ms,
     receipt_digest = :receipt_digest, status = :status, place = :place, reason = :reason
-WHERE job_id = :job_id AND state = :held_state AND lease_epoch = :held_epoch;
+WHERE seq = :seq AND state = :held_state AND lease_epoch = :held_epoch;
 
 -- name: run_of
-SELECT run FROM runs WHERE job_id = :job_id;
+SELECT run FROM runs WHERE seq = :seq;
 
 -- name: forget_run
-DELETE FROM runs WHERE job_id = :job_id;
+DELETE FROM runs WHERE seq = :seq;
 
 -- name: begin_lease
-INSERT INTO leases (job_id, lease_epoch, worker_id, claimed_ms)
-VALUES (:job_id, :lease_epoch, :worker_id, :claimed_ms);
+INSERT INTO leases (seq, lease_epoch, worker_id, claimed_ms)
+VALUES (:seq, :lease_epoch, :worker_id, :claimed_ms);
 
 -- name: end_lease
 UPDATE leases SET ended_ms = :ended_ms, ended = :ended, reason = :reason
-WHERE job_id = :job_id AND lease_epoch = :lease_epoch AND ended IS NULL;
+WHERE seq = :seq AND lease_epoch = :lease_epoch AND ended IS NULL;
 
 -- name: leases
 SELECT lease_epoch, worker_id, claimed_ms, ended_ms, ended, reason FROM leases
-WHERE job_id = :job_id
+WHERE seq = :seq
 ORDER BY lease_epoch;
 
 -- name: newest

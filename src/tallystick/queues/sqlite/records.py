@@ -46,13 +46,13 @@ class SqliteRecords:
 
     def add(self, job: Job, due: Moment, run: bytes) -> None:
         """Add a job behind all others, with its run."""
-        values = _values(job, due)
-        self._run("add", values)
-        self._run("add_run", {"job_id": values["job_id"], "run": run})
+        added = self._run("add", _values(job, due))
+        self._run("add_run", {"seq": added.lastrowid, "run": run})
 
     def replace(self, before: Record, after: Record) -> None:
         """Put ``after`` in the place of ``before``."""
         held: dict[str, Value] = {
+            "seq": before.seq,
             "held_state": before.job.state.value,
             "held_epoch": before.job.lease_epoch,
         }
@@ -60,43 +60,44 @@ class SqliteRecords:
         if changed.rowcount != 1:  # it cannot be, in one transaction; the fence stands anyway
             raise lost(before.job.job_id, before.job.lease_epoch, None)
 
-    def run_of(self, job_id: str) -> bytes:
+    def run_of(self, record: Record) -> bytes:
         """Return the stored run of a job; no bytes when there is none."""
-        row = self._row("run_of", {"job_id": parse_digest(job_id)})
+        row = self._row("run_of", {"seq": record.seq})
         return b"" if row is None else bytes(row["run"])
 
-    def forget_run(self, job_id: str) -> None:
+    def forget_run(self, record: Record) -> None:
         """Remove the stored run of a job."""
-        self._run("forget_run", {"job_id": parse_digest(job_id)})
+        self._run("forget_run", {"seq": record.seq})
 
-    def begin_lease(self, job: Job) -> None:
+    def begin_lease(self, record: Record) -> None:
         """Write down that the lease of a job began."""
+        job = record.job
         self._run(
             "begin_lease",
             {
-                "job_id": parse_digest(job.job_id),
+                "seq": record.seq,
                 "lease_epoch": job.lease_epoch,
                 "worker_id": job.worker_id,
                 "claimed_ms": job.changed_ms,
             },
         )
 
-    def end_lease(self, before: Job, after: Job, ended: LeaseEnd) -> None:
+    def end_lease(self, before: Record, after: Record, ended: LeaseEnd) -> None:
         """Write down how the lease that ``before`` had ended."""
         self._run(
             "end_lease",
             {
-                "job_id": parse_digest(before.job_id),
-                "lease_epoch": before.lease_epoch,
-                "ended_ms": after.changed_ms,
+                "seq": before.seq,
+                "lease_epoch": before.job.lease_epoch,
+                "ended_ms": after.job.changed_ms,
                 "ended": ended.value,
-                "reason": after.reason if ended is LeaseEnd.FAILED else None,
+                "reason": after.job.reason if ended is LeaseEnd.FAILED else None,
             },
         )
 
-    def leases(self, job_id: str) -> tuple[PastLease, ...]:
+    def leases(self, record: Record) -> tuple[PastLease, ...]:
         """Return all leases of a job, the first one first."""
-        rows = self._run("leases", {"job_id": parse_digest(job_id)}).fetchall()
+        rows = self._run("leases", {"seq": record.seq}).fetchall()
         return tuple(map(_past_lease, rows))
 
     def newest(self, states: Sequence[JobState], limit: int) -> tuple[Job, ...]:

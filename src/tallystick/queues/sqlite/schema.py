@@ -29,7 +29,7 @@ MARKS: Final = Marks(
     package=__package__,
     fingerprint=fingerprint,
     # Of schema.sql; a test recomputes it.
-    ddl_fingerprint="379b3e6953ed825553d3e009462baec6c89f9162c46ae83b2317bf0c062b5686",
+    ddl_fingerprint="a44d2f4b4479dcf79387faa7bdf75eb3faddb8bd2c94253f8fbd090da196a1a0",
 )
 
 SETTINGS: Final = (

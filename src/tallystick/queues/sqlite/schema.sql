@@ -28,17 +28,15 @@ CREATE TABLE jobs (
 
 CREATE INDEX jobs_by_turn ON jobs (priority DESC, seq) WHERE due_ms IS NOT NULL;
 
-CREATE INDEX jobs_by_state ON jobs (state, seq);
-
 -- What a job shall execute: private, and gone when the job is done or cancelled.
 CREATE TABLE runs (
-    job_id BLOB NOT NULL PRIMARY KEY REFERENCES jobs (job_id),
-    run    BLOB NOT NULL
+    seq INTEGER PRIMARY KEY REFERENCES jobs (seq),
+    run BLOB    NOT NULL
 ) STRICT;
 
 -- One row for each lease.
 CREATE TABLE leases (
-    job_id      BLOB    NOT NULL REFERENCES jobs (job_id),
+    seq         INTEGER NOT NULL REFERENCES jobs (seq),
     lease_epoch INTEGER NOT NULL CHECK (lease_epoch >= 1),
     worker_id   TEXT    NOT NULL,
     claimed_ms  INTEGER NOT NULL,
@@ -46,11 +44,11 @@ CREATE TABLE leases (
     ended       TEXT
         CHECK (ended IN ('completed', 'failed', 'released', 'expired', 'cancelled')),
     reason      TEXT,
-    PRIMARY KEY (job_id, lease_epoch),
+    PRIMARY KEY (seq, lease_epoch),
     CHECK ((ended IS NULL) = (ended_ms IS NULL))
 ) STRICT, WITHOUT ROWID;
 
--- Whatever program writes here: epochs never go back, and what is done stays as it is.
+-- Whichever program updates rows here: epochs never go back, and what is done stays as it is.
 CREATE TRIGGER jobs_go_forward BEFORE UPDATE ON jobs
 WHEN NEW.lease_epoch < OLD.lease_epoch OR OLD.state IN ('done', 'cancelled')
 BEGIN
