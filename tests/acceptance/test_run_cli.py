@@ -137,8 +137,8 @@ def test_sequential(engine_home: EngineHome, toy_llama: Path) -> None:
     assert replayed.returncode == 0
     assert replayed.stdout.startswith("replayed: 2 of 2 tokens follow again")
     assert HonestRun.load(Path(document["directory"])).receipt.core.evidence.level == "gemm_traced"
-    words = (*words, "--evidence", "states", "--prompt-stdin")
-    document = run_json(engine_home, *words, stdin=PROMPT)
+    more = ("--evidence", "states", "--prompt-stdin")
+    document = run_json(engine_home, *words, *more, stdin=PROMPT)
     replayed = engine_home.cli("replay", document["directory"], "--model", toy_llama)
     assert replayed.returncode == 0
     assert replayed.stdout.startswith("replayed: 2 of 2 positions bit-exact")
