@@ -28,6 +28,70 @@ def command() -> None:
     """
 
 
+@command.command(name="declare")
+@model_option
+@click.option("--prompt-stdin", is_flag=True, help="Read the prompt from standard input.")
+@click.option("--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
+@click.option("-n", "--n-predict", type=int, metavar="N", help="Most tokens to generate.")
+@click.option("--chat", is_flag=True, help="Put the prompt into the model's own chat template.")
+@click.option("--system", metavar="TEXT", help="System message; needs --chat.")
+@click.option(
+    "--policy",
+    type=click.Choice(["row-class", "sequential"]),
+    default="row-class",
+    show_default=True,
+    help="How rows are scheduled; sequential is the slow one-token-at-a-time rule.",
+)
+@click.option("--evidence", metavar="PARTS", help="As for `run`.")
+@click.option("--temperature", default="0", show_default=True, metavar="T", help="As for `run`.")
+@click.option("--seed", type=int, metavar="S", help="Seed of the draws; needs a temperature.")
+@click.option(
+    "--output", type=PATH, required=True, metavar="FILE", help="New file for the declaration."
+)
+@json_option
+def declare(
+    model: str,
+    prompt_stdin: bool,
+    prompt_file: Path | None,
+    n_predict: int | None,
+    chat: bool,
+    system: str | None,
+    policy: str,
+    evidence: str | None,
+    temperature: str,
+    seed: int | None,
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Declare a run without executing it: a RUN.json that `submit` puts into a queue.
+
+    The file is private: it holds the prompt. No engine is needed.
+
+    Exit status: 0 the file exists, 2 a flag is out of range, 4 bad prompt, model or file, 6 the
+    file cannot be written.
+    """
+    from tallystick.worker.order import declare_run
+    from tallystick.worker.request import RunOptions
+
+    options = RunOptions(
+        prompt=read_prompt(None, prompt_stdin, prompt_file),
+        chat="template" if chat else "raw",
+        system=system,
+        max_tokens=n_predict,
+        temperature=temperature,
+        seed=seed,
+        policy=policy,
+        evidence=evidence_parts(evidence),
+    )
+    with WorkProgress() as progress:
+        run = declare_run(model, options, output=output, on_progress=progress.update)
+    emit(
+        {"run_id": run.run_id, "model_digest": run.model_digest, "file": printable(str(output))},
+        as_json=as_json,
+        text=f"run {run.run_id}  {output}",
+    )
+
+
 @command.command(name="order")
 @model_option
 @click.option(
@@ -176,7 +240,11 @@ def run(
             model,
             read_ticket(ticket),
             threads=threads,
-            place=Place(output_dir, SignerChoice(key_file, passphrase), audit_key_file),
+            place=Place(
+                output_dir=output_dir,
+                signer=SignerChoice(key_file, passphrase),
+                audit_key=audit_key_file,
+            ),
             on_text=stream.write,
             on_progress=progress.update,
         )

@@ -1,4 +1,4 @@
-"""Ordering a job: the scheduler's side of a ticket (docs/spec/tickets.md). Nothing is executed."""
+"""Declaring a run, and ordering a job for several workers. Nothing is executed here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tallystick.contracts.codec import encode_bytes
 from tallystick.contracts.commitments import SALT_BYTES, local_network_id
 from tallystick.contracts.compute_receipt import LIFETIME_EPOCHS, JobClass, epoch_of
 from tallystick.contracts.layout import PRIVATE_MODE
-from tallystick.errors import UsageError
+from tallystick.contracts.request import InferenceRun
+from tallystick.errors import InputError, UsageError
 from tallystick.execution.launch import OnProgress, no_progress
 from tallystick.models.manifest import model_profile
 from tallystick.models.registry import resolve
 from tallystick.receipts.scheduling import JobTerms, order_job, tickets
 from tallystick.store.artifacts import prepare
-from tallystick.store.files import opened_directory, write_new
+from tallystick.store.files import exists, opened_directory, write_new
 from tallystick.store.home import home as default_home
 from tallystick.store.home import unavailable
 from tallystick.worker.keys import SignerChoice, existing_key
@@ -80,6 +81,33 @@ def place_order(
         paths = _write(place.directory, tuple(encode_bytes(ticket) for ticket in tickets(run, job)))
         place.keep()
     return PlacedOrder(terms.job_class.name.lower(), terms.scheduler_job_id.hex(), paths)
+
+
+def declare_run(
+    model: str,
+    options: RunOptions,
+    *,
+    output: Path,
+    home: Path | None = None,
+    on_progress: OnProgress = no_progress,
+) -> InferenceRun:
+    """Declare a run of ``model`` and write it to the new file ``output`` (0600), for a queue.
+
+    The file is private: it holds the prompt and the blind. Raises UsageError, InputError also when
+    ``output`` exists, UnavailableError.
+    """
+    check_options(options)
+    where = home or default_home()
+    chosen = resolve(model, where, on_progress)
+    run = declare(options, chosen.digest, chosen.facts, commit_key(where))
+    try:
+        with opened_directory(output.parent) as descriptor:
+            if exists(descriptor, output.name):
+                raise InputError(f"{output} exists already", hint="nothing is ever overwritten")
+            write_new(descriptor, output.name, encode_bytes(run), PRIVATE_MODE)
+    except OSError as error:
+        raise unavailable(output, error) from error
+    return run
 
 
 def _job_class(scheduler: SigningKey, workers: tuple[PublicKey, ...]) -> JobClass:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -129,14 +130,52 @@ class TicketOrder:
         return made
 
 
-Order = OwnOrder | TicketOrder
+@dataclass(frozen=True, slots=True)
+class DeclaredOrder:
+    """A run that was declared elsewhere, as a queue hands it out; it is scheduled here."""
+
+    run: InferenceRun
+    options: RunOptions
+
+    def declared(self, model: ModelFile, _: bytes) -> InferenceRun:
+        """Return the run. Raises InputError unless the model is the one that it declares."""
+        for what, expected in (
+            ("model_digest", self.run.model_digest),
+            ("model.expectedDigest", self.run.model.expectedDigest),
+        ):
+            if expected != model.digest:
+                raise InputError(
+                    f"the run's {what} is not that of the model",
+                    expected=expected,
+                    found=model.digest,
+                )
+        return self.run
+
+    def papers(
+        self, run: InferenceRun, worker: PublicKey, profile_id: bytes, most: int
+    ) -> RunPapers:
+        """Return the papers of the run; ``most`` bounds the prompt's tokens."""
+        return own_papers(run, worker, model_profile_id=profile_id, max_prefill_tokens=most)
+
+
+Order = OwnOrder | TicketOrder | DeclaredOrder
+Guard = Callable[[], None]
+
+
+def no_guard() -> None:
+    """Guard nothing: whoever asked for the run waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a set goes and with which keys: None chooses the defaults of the data folder."""
+    """Where a set goes and with which keys: None chooses the defaults of the data folder.
+
+    ``output_dir`` is new or empty and gets the set itself; else a folder named by its id is made
+    in ``receipts``, or in the data folder's receipts.
+    """
 
     output_dir: Path | None = None
+    receipts: Path | None = None
     signer: SignerChoice = field(default_factory=SignerChoice)
     audit_key: Path | None = None
     home: Path | None = None
@@ -170,7 +209,9 @@ def run(
     RunFailedError; then no receipt exists and nothing is left behind.
     """
     check_options(options)
-    place = Place(output_dir, signer or SignerChoice(), audit_key, home)
+    place = Place(
+        output_dir=output_dir, signer=signer or SignerChoice(), audit_key=audit_key, home=home
+    )
     return _run(model, OwnOrder(options), place, on_text, on_progress)
 
 
@@ -192,13 +233,37 @@ def run_ticket(
     return _run(model, TicketOrder(ticket, options), place or Place(), on_text, on_progress)
 
 
+def run_declared(
+    model: str,
+    declared: InferenceRun,
+    *,
+    threads: int | None = None,
+    place: Place | None = None,
+    guard: Guard = no_guard,
+    on_progress: OnProgress = no_progress,
+) -> RunResult:
+    """Execute a declared run; the rest is as for :func:`run`.
+
+    ``guard`` is called when everything is signed, right before the set is written: what it raises
+    leaves no set. Raises InputError also when the model is not the declared one.
+    """
+    options = RunOptions(prompt=declared.prompt, policy=declared.policy, threads=threads)
+    order = DeclaredOrder(declared, options)
+    return _run(model, order, place or Place(), no_text, on_progress, guard)
+
+
 def _run(
-    model: str, order: Order, where: Place, on_text: OnText, on_progress: OnProgress
+    model: str,
+    order: Order,
+    where: Place,
+    on_text: OnText,
+    on_progress: OnProgress,
+    guard: Guard = no_guard,
 ) -> RunResult:
     home = where.home or default_home()
     # A key inside the output is told as that, not as an output that is not empty.
     audit_key = _existing_audit_key(where.audit_key, home, where.output_dir)
-    with _claim(where.output_dir, home) as place:
+    with _claim(where, home) as place:
         key = existing_key(where.signer, home)
         engine = find_engine(home)
         chosen = resolve(model, home, on_progress)
@@ -242,6 +307,7 @@ def _run(
             key,
             record_in(place.directory),
         )
+        guard()
         directory = place.write(built.members, built.marker)
     return RunResult(
         directory=directory,
@@ -258,8 +324,10 @@ def _run(
     )
 
 
-def _claim(output_dir: Path | None, home: Path) -> OutputPlace:
-    return prepare_under(home / "receipts") if output_dir is None else prepare(output_dir)
+def _claim(where: Place, home: Path) -> OutputPlace:
+    if where.output_dir is not None:
+        return prepare(where.output_dir)
+    return prepare_under(where.receipts or home / "receipts")
 
 
 def _existing_audit_key(path: Path | None, home: Path, output: Path | None) -> AuditKey | None:

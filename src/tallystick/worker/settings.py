@@ -1,0 +1,101 @@
+"""The settings of a worker: one YAML file, strict (docs/spec/worker.md#settings)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from tallystick.canonical.yaml import parse_yaml
+from tallystick.contracts.codec import decode
+from tallystick.contracts.types import IntRange, LongText, MaxLength, OneOf
+from tallystick.errors import EvidenceError, InputError
+
+WORKER_SCHEMA: Final = "tallystick.worker/v1"
+MAX_SETTINGS: Final = 64 * 1024
+_DAY: Final = 24 * 3600
+
+Seconds = Annotated[int, IntRange(1, _DAY)]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a worker may be told. Paths are absolute, or relative to the settings' own folder.
+
+    ``queue`` and ``receipts`` None are those of the data folder. ``spool`` is a folder whose files
+    are submitted. ``models`` are names or paths; None: every model of the data folder.
+    ``run_seconds`` bounds one run, ``grace_seconds`` what a run gets to finish once the worker is
+    told to stop. ``health`` is a file that is rewritten at every turn of the loop.
+    """
+
+    schema: Annotated[str, OneOf((WORKER_SCHEMA,))]
+    queue: LongText | None
+    receipts: LongText | None
+    spool: LongText | None
+    models: Annotated[tuple[LongText, ...], MaxLength(256)] | None
+    key: LongText | None
+    audit_key: LongText | None
+    health: LongText | None
+    threads: Annotated[int, IntRange(1, 512)] | None
+    lease_seconds: Seconds
+    run_seconds: Seconds
+    grace_seconds: Annotated[int, IntRange(0, _DAY)]
+    idle_milliseconds: Annotated[int, IntRange(10, 3600 * 1000)]
+
+
+DEFAULTS: Final[dict[str, object]] = {
+    "queue": None,
+    "receipts": None,
+    "spool": None,
+    "models": None,
+    "key": None,
+    "audit_key": None,
+    "health": None,
+    "threads": None,
+    "lease_seconds": 120,
+    "run_seconds": 3600,
+    "grace_seconds": 60,
+    "idle_milliseconds": 500,
+}
+
+
+def read_settings(path: Path) -> WorkerSettings:
+    """Return the settings in the file ``path``. Raises InputError naming the field."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_SETTINGS + 1)
+    except OSError as error:
+        raise InputError(f"the settings {path} cannot be read", found=error.strerror) from None
+    return parse_settings(data, folder=path.absolute().parent)
+
+
+def parse_settings(data: bytes, *, folder: Path) -> WorkerSettings:
+    """Return the settings in the YAML ``data``; what is left out has its default value.
+
+    Relative paths are taken from ``folder``. Raises InputError naming the field.
+    """
+    value = parse_yaml(data, max_bytes=MAX_SETTINGS, where="worker settings")
+    if not isinstance(value, dict):
+        raise InputError("the worker settings are no mapping", expected="name: value lines")
+    try:
+        settings = decode(WorkerSettings, {**DEFAULTS, **value}, where="worker settings")  # type: ignore[dict-item]
+    except EvidenceError as error:
+        raise InputError(error.message, expected=error.expected, found=error.found) from None
+    return _placed(settings, folder)
+
+
+def _placed(settings: WorkerSettings, folder: Path) -> WorkerSettings:
+    from dataclasses import replace
+
+    def place(text: str | None) -> str | None:
+        return None if text is None else str(folder / Path(text).expanduser())
+
+    return replace(
+        settings,
+        queue=place(settings.queue),
+        receipts=place(settings.receipts),
+        spool=place(settings.spool),
+        key=place(settings.key),
+        audit_key=place(settings.audit_key),
+        health=place(settings.health),
+    )
