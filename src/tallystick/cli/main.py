@@ -61,8 +61,10 @@ VERBS: Final = (
     Verb("job", "tallystick.cli.job", "Order a job for several workers; execute a slot of one."),
     Verb("submit", "tallystick.cli.submit", "Queue declared runs for a worker, each once."),
     Verb("runs", "tallystick.cli.runs", "List, show, cancel and retry queued runs."),
+    Verb("worker", "tallystick.cli.worker", "Work off a queue of runs, one child per run."),
     Verb("model", "tallystick.cli.model", "Pull, add, list, check and calibrate models."),
     Verb("units", "tallystick.cli.units", "Price token counts of a model in compute units."),
+    Verb("sandbox", "tallystick.cli.sandbox", "Probe what a sandbox closes on this machine."),
     Verb(
         "keys",
         "tallystick.cli.keys",
