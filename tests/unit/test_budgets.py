@@ -89,7 +89,11 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["run", "verify", "replay", "inspect", "observe", "diff", "model", "units", "keys"]
+    "verb",
+    [
+        *("run", "verify", "replay", "inspect", "observe", "diff", "model", "units", "keys"),
+        *("submit", "runs"),
+    ],
 )
 def test_help_of_a_verb_loads_no_engine(verb: str) -> None:
     loaded = modules_after(

@@ -62,7 +62,7 @@ def in_threads(calls: list[Any]) -> tuple[list[threading.Thread], list[object]]:
 
 def count_commits(queue: SqliteQueue) -> list[str]:
     seen: list[str] = []
-    queue._connection.set_trace_callback(
+    queue._commits._connection.set_trace_callback(
         lambda text: seen.append(text) if text == "COMMIT" else None
     )
     return seen
@@ -189,3 +189,11 @@ def test_threads_share_a_queue_with_another_process_s_writes(
             lease = take(other, OTHER)
             queue.complete(lease, make_result())
         assert states(queue) == states(other) == {"done": 20}
+
+
+def test_a_closed_queue_says_so(tmp_path: Path) -> None:
+    queue = opened(tmp_path)
+    queue.close()
+    for call in (queue.jobs, lambda: queue.submit(make_run())):
+        with pytest.raises(UnavailableError, match="is closed"):
+            call()

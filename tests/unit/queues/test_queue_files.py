@@ -233,9 +233,7 @@ def test_a_stored_run_that_was_changed_is_not_executed(path: Path) -> None:
             "zeroblob(0)",
         ]
     ):
-        executing(
-            f"UPDATE runs SET run = CAST({change} AS BLOB) WHERE seq = {number + 1}"
-        )(path)
+        executing(f"UPDATE runs SET run = CAST({change} AS BLOB) WHERE seq = {number + 1}")(path)
     with opened(path.parent) as queue:
         assert take(queue).job_id == job_id(3)
         for number in range(3):

@@ -72,7 +72,7 @@ def open_queue(
             check_files(directory, path.name)
             connection = _connect(directory, path, wait_seconds)
             commits = Commits(path, connection)
-        return SqliteQueue(path, directory, connection, commits, wait_seconds, clock)
+        return SqliteQueue(path, directory, commits, wait_seconds, clock)
     except BaseException:
         os.close(directory)
         raise
@@ -89,7 +89,6 @@ class SqliteQueue(JobQueue):
         self,
         path: Path,
         directory: int,
-        connection: sqlite3.Connection,
         commits: Commits,
         wait_seconds: float,
         clock: Clock | None,
@@ -97,7 +96,6 @@ class SqliteQueue(JobQueue):
         super().__init__(commits, clock or SystemClock())
         self._path = path
         self._directory = directory
-        self._connection = connection
         self._commits = commits
         self._wait_seconds = wait_seconds
 
@@ -106,13 +104,12 @@ class SqliteQueue(JobQueue):
         try:
             # SQLite leaves its journal behind when two processes close at the same time.
             with (
-                self._commits.alone(),
                 usable(MARKS.kind, self._path),
                 locked(self._directory, self._wait_seconds, kind=MARKS.kind),
             ):
-                self._connection.close()
+                self._commits.close()
         finally:
-            self._connection.close()
+            self._commits.close()
             os.close(self._directory)
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ one wait makes all of them durable.
 from __future__ import annotations
 
 import contextlib
+import copy
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ class Commits:
         self._leader: _Piece[Any] | None = None
         self._queue_lock = threading.Lock()
         self._turn = threading.Lock()
+        self._closed = False
 
     def write(self, work: Callable[[Records], T]) -> T:
         """Do ``work`` in a transaction, perhaps together with that of other threads.
@@ -67,11 +69,11 @@ class Commits:
         with self._turn, usable(MARKS.kind, self._path), self._transaction("BEGIN"):
             return work(self._records)
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep all threads away from the connection."""
+    def close(self) -> None:
+        """Close the connection once no thread is using it; later calls are refused."""
         with self._turn:
-            yield
+            self._closed = True
+            self._connection.close()
 
     def _take_all(self) -> Sequence[_Piece[Any]]:
         with self._queue_lock:
@@ -96,14 +98,13 @@ class Commits:
         except DATABASE_ERRORS as error:
             for piece in pieces:
                 piece.refuse(database_unavailable(MARKS.kind, self._path, error))
-        except BaseException as error:
+        except UnavailableError as error:
+            for piece in pieces:
+                piece.refuse(copy.copy(error))
+        except BaseException:
             words = "the commit of the queue was interrupted"
             for piece in pieces:
-                piece.refuse(
-                    error
-                    if isinstance(error, TallystickError)
-                    else UnavailableError(words, hint="repeat the call")
-                )
+                piece.refuse(UnavailableError(words, hint="repeat the call"))
             raise
         finally:
             for piece in pieces:
@@ -125,6 +126,8 @@ class Commits:
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:
+        if self._closed:
+            raise UnavailableError(f"the queue {self._path} is closed", hint="open it again")
         self._connection.execute(begin)
         try:
             self._check_schema()
