@@ -14,10 +14,17 @@ from tallystick.contracts.schemas import DOCUMENTS, schema_files
 from tests.support.documents import every_example
 from tests.support.egress import example_profile, example_report
 from tests.support.manifests import manifest_documents
+from tests.support.sets import make_tickets
 
 DIRECTORY = Path(__file__).resolve().parents[3] / "schemas"
 BY_TYPE = {cls: f"{stem}.schema.json" for stem, cls, _ in DOCUMENTS}
-EXAMPLES = (*every_example(), *manifest_documents(), example_profile(), example_report())
+EXAMPLES = (
+    *every_example(),
+    *manifest_documents(),
+    example_profile(),
+    example_report(),
+    make_tickets()[0],
+)
 
 
 def test_committed_schemas_are_those_of_the_types() -> None:
