@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 from tallystick.canonical.json import jcs, parse_strict
+from tallystick.contracts.layout import RECEIPT, TELEMETRY
 from tallystick.receipts.report import STEP_NAMES
 from tallystick.telemetry.events import EventKind
-from tests.support.sets import make_set
+from tests.support.sets import data_of, make_set
 
 SPEC = Path(__file__).resolve().parents[3] / "docs" / "spec"
 BUILT = make_set()
@@ -21,7 +22,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 def test_the_receipt_example() -> None:
     (example,) = blocks("receipt.md", "json")
-    assert jcs(parse_strict(example.encode(), max_bytes=1 << 20)) == BUILT.members[0].data
+    assert jcs(parse_strict(example.encode(), max_bytes=1 << 20)) == data_of(BUILT, RECEIPT)
     text = (SPEC / "receipt.md").read_text(encoding="utf-8")
     assert BUILT.receipt_digest in text
     assert BUILT.core_digest in text
@@ -33,7 +34,7 @@ def test_the_marker_example() -> None:
 
 
 def test_the_telemetry_example() -> None:
-    assert blocks("telemetry.md", "")[-1].encode() == BUILT.members[1].data
+    assert blocks("telemetry.md", "")[-1].encode() == data_of(BUILT, TELEMETRY)
     text = (SPEC / "telemetry.md").read_text(encoding="utf-8")
     for kind in EventKind:
         assert f"`{kind}`" in text
