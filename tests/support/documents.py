@@ -6,6 +6,24 @@ from dataclasses import fields, replace
 
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts import digests
+from tallystick.contracts.dataset import (
+    MANIFEST_SCHEMA,
+    MODEL_REF_FILE,
+    DatasetManifest,
+    DeclaredFile,
+    DeclaredModel,
+    Imagery,
+    RunParameters,
+    Split,
+    Task,
+)
+from tallystick.contracts.exec_envelope import (
+    ExecEnvelope,
+    ExecSandbox,
+    ProvenanceChain,
+    ReceiptValidator,
+    exec_envelope,
+)
 from tallystick.contracts.model import (
     CALIBRATION_SCHEMA,
     FACTS_SCHEMA,
@@ -17,6 +35,7 @@ from tallystick.contracts.model import (
     ModelShape,
     WeightType,
 )
+from tallystick.contracts.model_ref import MODEL_REF_SCHEMA, ModelRef
 from tallystick.contracts.opening import (
     OPENING_SCHEMA,
     SET_SCHEMA,
@@ -313,6 +332,69 @@ def example_public_receipt() -> PublicReceipt:
     )
 
 
+def example_model_ref() -> ModelRef:
+    """Return a reference to the model of :func:`example_run`."""
+    source = "https://example.org/example.gguf"
+    return ModelRef(MODEL_REF_SCHEMA, PRODUCER, "example", digest_of("model"), 2**40, (source,))
+
+
+def declared(path: str, size: int, media_type: str = "text/plain") -> DeclaredFile:
+    """Return a file whose content stands for its path."""
+    return DeclaredFile(path, sha256(path.encode()).hex(), size, media_type)
+
+
+def example_manifest() -> DatasetManifest:
+    """Return the manifest of a bundle with two tiles."""
+    return DatasetManifest(
+        schema=MANIFEST_SCHEMA,
+        producer=PRODUCER,
+        name="example-tiles",
+        imagery=Imagery(
+            source="made up",
+            license="CC-BY-4.0",
+            attribution="© nobody",
+            tiles="data/{z}/{x}/{y}.png",
+            descriptions=None,
+            source_attestation="data/source.jsonl",
+        ),
+        splits=(
+            Split("all", "task/all.txt", ("3/1/2", "3/1/6")),
+            Split("test", None, ("3/1/6",)),
+        ),
+        files=(
+            declared("data/3/1/2.png", 2**33, "image/png"),
+            declared("data/3/1/6.png", 1, "image/png"),
+            declared("data/source.jsonl", 900),
+            declared(MODEL_REF_FILE, 321, "application/json"),
+        ),
+        task=Task(
+            "task/prompt.txt", (declared("task/all.txt", 12), declared("task/prompt.txt", 80))
+        ),
+        model=DeclaredModel(MODEL_REF_FILE, digest_of("model")),
+        run=RunParameters(
+            chat=Chat(system="Answer with one word.", clock=None),
+            max_tokens=16,
+            temperature="0.25",
+            seed=2**63,
+            policy="row-class",
+            evidence=("states", "gemm"),
+            disclosure="public",
+            sandbox_profile="full",
+            enforcement="full",
+        ),
+    )
+
+
+def example_exec_envelope() -> ExecEnvelope:
+    """Return the envelope of an execution over the bundle of :func:`example_manifest`."""
+    return exec_envelope(
+        digest_of("model"),
+        ExecSandbox("full", digest_of("profile")),
+        ProvenanceChain(digest_of("run"), digest_of("manifest"), digest_of("source")),
+        ReceiptValidator("tallystick", "0.1.0", digest_of("receipt schema")),
+    )
+
+
 def every_example() -> tuple[object, ...]:
     """Return one example of every document that has a schema."""
     return (
@@ -324,4 +406,7 @@ def every_example() -> tuple[object, ...]:
         example_facts(),
         example_pin(),
         example_calibration(),
+        example_manifest(),
+        example_model_ref(),
+        example_exec_envelope(),
     )

@@ -35,7 +35,7 @@ from tallystick.contracts.scalars import (
     kind_of,
     text_codec,
 )
-from tallystick.contracts.types import IntRange, MaxLength
+from tallystick.contracts.types import IntRange, KeyedBy, MaxLength
 from tallystick.errors import EvidenceError, InputError
 
 T = TypeVar("T")
@@ -122,6 +122,8 @@ def _compile(hint: Any) -> FieldCodec:
     if hint is int and len(marks) == 1:
         return integer_codec(marks[0])
     if origin is tuple:
+        if marks and isinstance(marks[0], KeyedBy):
+            return _keyed(get_args(hint)[0], marks[0])
         return _list(get_args(hint), marks)
     if origin in (Union, types.UnionType):
         return _optional(get_args(hint))
@@ -217,6 +219,58 @@ def _each(
     return convert_all
 
 
+def _keyed(item: type, mark: KeyedBy) -> FieldCodec:
+    """Return the codec of documents that travel as the members of one object."""
+    members = _members(item)
+    key = dict(members)[mark.key]
+    rest = tuple(member for member in members if member[0] != mark.key)
+    position = [name for name, _ in members].index(mark.key)
+    expected = f"an object of at most {mark.limit} members"
+    dump_rest = _fields_dumper(rest)
+    load_rest = _fields_loader(rest)
+
+    def load(value: Any) -> Any:
+        if type(value) is not dict or len(value) > mark.limit:
+            raise FieldError(expected, kind_of(value))
+        done: list[Any] = []
+        for name in sorted(value):
+            try:
+                key.load(name)
+                arguments = load_rest(value[name])
+            except FieldError as refusal:
+                refusal.path.append(f"[{shorten(name)}]")
+                raise
+            arguments.insert(position, name)
+            done.append(item(*arguments))
+        return tuple(done)
+
+    def dump(values: Any) -> Any:
+        if type(values) is not tuple or len(values) > mark.limit:
+            raise FieldError(f"a tuple of at most {mark.limit} items", kind_of(values))
+        done: dict[str, Any] = {}
+        last: str | None = None
+        for value in values:
+            if type(value) is not item:
+                raise FieldError(f"{item.__name__} items", kind_of(value))
+            name = key.dump(getattr(value, mark.key))
+            if last is not None and name <= last:
+                raise FieldError(f"ascending values of {mark.key}", f"item {len(done)} not above")
+            done[name], last = dump_rest(value), name
+        return done
+
+    return FieldCodec(
+        load,
+        dump,
+        {
+            "type": "object",
+            "maxProperties": mark.limit,
+            "propertyNames": key.schema,
+            "additionalProperties": _object_schema(item, rest),
+        },
+        tuple(dict.fromkeys(inner for _, codec in rest for inner in codec.documents)),
+    )
+
+
 def _document(cls: Any) -> FieldCodec:
     # Any: type checkers do not take every class for hashable, which the cache asks for.
     return _compile_document(cls)
@@ -224,25 +278,28 @@ def _document(cls: Any) -> FieldCodec:
 
 @cache
 def _compile_document(cls: type) -> FieldCodec:
-    if not is_dataclass(cls):
-        raise TypeError(f"{cls.__name__} is not a document type")
-    hints = get_type_hints(cls, include_extras=True)
-    members = tuple((field.name, _compile(hints[field.name])) for field in fields(cls))
+    members = _members(cls)
+    load_fields = _fields_loader(members)
     return FieldCodec(
-        _document_loader(cls, members),
+        lambda value: cls(*load_fields(value)),
         _document_dumper(cls, members),
-        _document_schema(cls, members),
+        _object_schema(cls, members),
         tuple(dict.fromkeys(inner for _, codec in members for inner in codec.documents)),
     )
 
 
-def _document_loader(
-    cls: type, members: tuple[tuple[str, FieldCodec], ...]
-) -> Callable[[Any], Any]:
+def _members(cls: type) -> tuple[tuple[str, FieldCodec], ...]:
+    if not is_dataclass(cls):
+        raise TypeError(f"{cls.__name__} is not a document type")
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple((field.name, _compile(hints[field.name])) for field in fields(cls))
+
+
+def _fields_loader(members: tuple[tuple[str, FieldCodec], ...]) -> Callable[[Any], list[Any]]:
     loaders = tuple((name, codec.load) for name, codec in members)
     names = frozenset(name for name, _ in members)
 
-    def load(value: Any) -> Any:
+    def load(value: Any) -> list[Any]:
         if type(value) is not dict:
             raise FieldError("an object", kind_of(value))
         if value.keys() != names:
@@ -254,7 +311,7 @@ def _document_loader(
         except FieldError as refusal:
             refusal.path.append(f".{loaders[len(arguments)][0]}")
             raise
-        return cls(*arguments)
+        return arguments
 
     return load
 
@@ -270,11 +327,20 @@ def _wrong_keys(value: dict[str, Any], names: frozenset[str]) -> FieldError:
 def _document_dumper(
     cls: type, members: tuple[tuple[str, FieldCodec], ...]
 ) -> Callable[[Any], Any]:
-    dumpers = tuple((name, codec.dump) for name, codec in members)
+    dump_fields = _fields_dumper(members)
 
     def dump(document: Any) -> Any:
         if type(document) is not cls:
             raise FieldError(f"a {cls.__name__}", kind_of(document))
+        return dump_fields(document)
+
+    return dump
+
+
+def _fields_dumper(members: tuple[tuple[str, FieldCodec], ...]) -> Callable[[Any], dict[str, Any]]:
+    dumpers = tuple((name, codec.dump) for name, codec in members)
+
+    def dump(document: Any) -> dict[str, Any]:
         result: dict[str, Any] = {}
         try:
             for name, field_dump in dumpers:
@@ -287,7 +353,7 @@ def _document_dumper(
     return dump
 
 
-def _document_schema(cls: type, members: tuple[tuple[str, FieldCodec], ...]) -> JSONSchema:
+def _object_schema(cls: type, members: tuple[tuple[str, FieldCodec], ...]) -> JSONSchema:
     return {
         "title": cls.__name__,
         "description": (cls.__doc__ or "").strip().partition("\n")[0],

@@ -11,10 +11,14 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.codec import json_schema
+from tallystick.contracts.dataset import MANIFEST_SCHEMA, DatasetManifest
 from tallystick.contracts.egress import REPORT_SCHEMA, EgressReport
+from tallystick.contracts.exec_envelope import EXEC_SCHEMA, ExecEnvelope
 from tallystick.contracts.manifest_facts import ManifestFacts
 from tallystick.contracts.model import Calibration, ModelFacts, ModelPin
+from tallystick.contracts.model_ref import MODEL_REF_SCHEMA, ModelRef
 from tallystick.contracts.opening import Opening, ReceiptSet
 from tallystick.contracts.profile_pin import BaseMetadata, ProfilePin
 from tallystick.contracts.public_receipt import PublicReceipt
@@ -26,6 +30,9 @@ from tallystick.contracts.ticket import TICKET_SCHEMA, Ticket
 # File name stem, type, and the end of the schema's id.
 DOCUMENTS: Final[tuple[tuple[str, type, str], ...]] = (
     ("inference-run", InferenceRun, "dac.InferenceRun"),
+    ("dataset-manifest", DatasetManifest, MANIFEST_SCHEMA),
+    ("model-ref", ModelRef, MODEL_REF_SCHEMA),
+    ("exec-envelope", ExecEnvelope, EXEC_SCHEMA),
     ("receipt", Receipt, "geoai.receipt/v1alpha1"),
     ("opening", Opening, "tallystick.opening/v1"),
     ("receipt-set", ReceiptSet, "misaka.palw.receipt-set.v2"),
@@ -45,9 +52,18 @@ SCHEMA_ID_PREFIX: Final = "tag:tallystick,2026:schema/"
 
 def schema_files() -> Mapping[str, bytes]:
     """Return the content of every schema file by its name, as UTF-8 with two-space indents."""
-    files: dict[str, bytes] = {}
-    for stem, cls, identity in DOCUMENTS:
-        schema = json_schema(cls, SCHEMA_ID_PREFIX + identity)
-        text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-        files[f"{stem}.schema.json"] = text.encode("utf-8")
-    return files
+    return {f"{stem}.schema.json": _schema_file(cls, identity) for stem, cls, identity in DOCUMENTS}
+
+
+def schema_digest(schema: str) -> str:
+    """Return the sha256 of the schema file of the documents whose schema field is ``schema``.
+
+    Raises KeyError when there is none.
+    """
+    types = {identity: cls for _, cls, identity in DOCUMENTS}
+    return format_digest(sha256(_schema_file(types[schema], schema)))
+
+
+def _schema_file(cls: type, identity: str) -> bytes:
+    schema = json_schema(cls, SCHEMA_ID_PREFIX + identity)
+    return (json.dumps(schema, indent=2, ensure_ascii=False) + "\n").encode("utf-8")

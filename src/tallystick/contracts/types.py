@@ -30,6 +30,18 @@ class MaxLength:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyedBy:
+    """A list of documents that travels as one JSON object of at most ``limit`` members.
+
+    The field ``key`` of each item is the member's name and is not repeated in its value. In Python
+    the items are in ascending order of their keys (code points), each key once.
+    """
+
+    key: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Base64Text:
     """Padded standard base64 in its one canonical spelling, of at most ``limit`` characters."""
 

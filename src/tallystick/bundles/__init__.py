@@ -1,0 +1,1 @@
+"""Dataset bundles: made, checked, frozen for a run, turned into runs (docs/spec/bundles.md)."""

@@ -1,0 +1,153 @@
+"""``bundle check``: is a directory exactly the bundle that its manifest declares? Fail closed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.bundles.hashing import BUFFER_BYTES, Content, compare_files, read_content
+from tallystick.bundles.tree import (
+    Listing,
+    TreeProblemError,
+    list_tree,
+    opened_file,
+    opened_root,
+)
+from tallystick.canonical.hashing import format_digest, sha256
+from tallystick.contracts.dataset import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    MODEL_REF_FILE,
+    DatasetManifest,
+    DeclaredFile,
+    bundle_digest,
+    read_manifest,
+    task_digest,
+)
+from tallystick.contracts.model_ref import MAX_MODEL_REF_BYTES, ModelRef, read_model_ref
+from tallystick.errors import EvidenceError, InputError, NothingToVerifyError
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBundle:
+    """A bundle that was what it declares when it was checked.
+
+    ``bundle_digest`` and ``task_digest`` are what a run and its receipt name it by,
+    ``manifest_digest`` is the sha256 of manifest.json, ``source_attestation_digest`` that of the
+    provider's envelope, None without one. Files may change later: what a run reads goes through
+    :func:`tallystick.bundles.snapshot.snapshot`, which compares again.
+    """
+
+    directory: Path
+    bundle_digest: str
+    task_digest: str
+    manifest_digest: str
+    source_attestation_digest: str | None
+    manifest: DatasetManifest
+    model_ref: ModelRef
+
+
+def check_bundle(directory: Path) -> CheckedBundle:
+    """Return the bundle in ``directory``, every byte of it compared with its manifest.
+
+    Raises EvidenceError that names the first path that differs; NothingToVerifyError when there is
+    no manifest.json or no directory. Steps: docs/spec/bundles.md#check.
+    """
+    try:
+        with opened_root(directory) as root:
+            return _check(root, directory)
+    except TreeProblemError as problem:
+        raise EvidenceError(
+            f"bundle: {problem.message}",
+            expected="exactly the files that manifest.json declares",
+            hint=problem.hint,
+        ) from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise NothingToVerifyError(
+            f"no bundle at {directory}",
+            expected="a directory with manifest.json in it, not a symbolic link",
+        ) from None
+    except OSError as error:
+        raise InputError(f"cannot read the bundle {directory}", found=error.strerror) from error
+
+
+def _check(root: int, directory: Path) -> CheckedBundle:
+    data = _read(root, MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    if data is None:
+        raise NothingToVerifyError(
+            f"no bundle at {directory}",
+            expected="manifest.json in it",
+            hint="`tallystick bundle create` makes a bundle",
+        )
+    manifest = read_manifest(data)
+    files = manifest.all_files()
+    declared = {file.path: Content(file.size, file.sha256) for file in files}
+    declared[MANIFEST_FILE] = Content(len(data), sha256(data).hex())
+    tree = list_tree(root)
+    _require_same_paths(tree, declared)
+    compare_files(root, tree, declared)
+    model_ref = _model_ref(root, manifest, declared[MODEL_REF_FILE])
+    return CheckedBundle(
+        directory,
+        bundle_digest(sha256(data), files),
+        task_digest(manifest.task),
+        format_digest(sha256(data)),
+        _source_attestation(manifest, files),
+        manifest,
+        model_ref,
+    )
+
+
+def _require_same_paths(tree: tuple[Listing, ...], declared: dict[str, Content]) -> None:
+    """Raise TreeProblemError for the first path that is only on disk or only in the manifest."""
+    directories = {""}
+    for path in declared:
+        while path := path.rpartition("/")[0]:
+            directories.add(path)
+    found: set[str] = set()
+    for listing in tree:
+        if listing.path not in directories:
+            empty = "an empty directory" if not listing.files else "a directory"
+            raise TreeProblemError(listing.path, f"{empty} that is not declared", hint="remove it")
+        for path in listing.paths():
+            if path not in declared:
+                raise TreeProblemError(path, "it is not declared", hint="remove it")
+            found.add(path)
+    missing = sorted(declared.keys() - found)
+    if missing:
+        raise TreeProblemError(missing[0], "it is declared, and missing")
+
+
+def _model_ref(root: int, manifest: DatasetManifest, wanted: Content) -> ModelRef:
+    data = _read(root, MODEL_REF_FILE, MAX_MODEL_REF_BYTES)
+    if data is None or Content(len(data), sha256(data).hex()) != wanted:
+        raise TreeProblemError(MODEL_REF_FILE, "it changed while it was read")
+    ref = read_model_ref(data)
+    if ref.digest != manifest.model.digest:
+        raise EvidenceError(
+            "bundle: manifest.json and model.ref.json name different models",
+            expected=manifest.model.digest,
+            found=ref.digest,
+        )
+    return ref
+
+
+def _source_attestation(manifest: DatasetManifest, files: tuple[DeclaredFile, ...]) -> str | None:
+    path = None if manifest.imagery is None else manifest.imagery.source_attestation
+    return next((f"sha256:{file.sha256}" for file in files if file.path == path), None)
+
+
+def _read(root: int, name: str, max_bytes: int) -> bytes | None:
+    """Return the bytes of a file in the root, None when there is no such name."""
+    try:
+        os.stat(name, dir_fd=root, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    pieces: list[bytes] = []
+    with opened_file(root, name, name) as descriptor:
+        if os.fstat(descriptor).st_size > max_bytes:
+            raise TreeProblemError(name, f"it has more than {max_bytes} bytes")
+        buffer = bytearray(BUFFER_BYTES)
+        read_content(descriptor, name, buffer, lambda piece: pieces.append(bytes(piece)))
+    return b"".join(pieces)
