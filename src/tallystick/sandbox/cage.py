@@ -98,7 +98,7 @@ class _Cage:
     def leave(self) -> None:
         """Go on as the first process of namespaces of its own, in a root of its own."""
         paths = mounts.minimal([*sys.path, *mounts.mapped_files(), *self._spec.files])
-        root = privileges.may_administer()
+        root = privileges.may_administer(namespaces.NOBODY)
         with self._at("fork"):
             namespaces.fork_and_wait()  # this process may have threads, the forked one has not
         with self._at("namespaces"):

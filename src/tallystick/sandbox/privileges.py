@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from tallystick.sandbox import kernel
 
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _LAST_CAPABILITY: Final = Path("/proc/sys/kernel/cap_last_cap")
-_CAP_SYS_ADMIN: Final = 21
+_CAP_SETGID, _CAP_SETUID, _CAP_SYS_ADMIN = 6, 7, 21
 # SECBIT_NOROOT, NO_SETUID_FIXUP and KEEP_CAPS' lock, the first two locked as well.
 _SECURE_BITS: Final = 0x2F
 _PENDING_SIGNALS: Final = 64
@@ -32,9 +32,27 @@ def effective_capabilities() -> int:
     return 0
 
 
-def may_administer() -> bool:
-    """Say whether this process may make namespaces and mounts, and become another user."""
-    return os.geteuid() == 0 and bool(effective_capabilities() >> _CAP_SYS_ADMIN & 1)
+def may_administer(other: int) -> bool:
+    """Say whether this process may make namespaces and mounts, and become the user ``other``."""
+    held = effective_capabilities()
+    wanted = all(
+        held >> capability & 1 for capability in (_CAP_SETGID, _CAP_SETUID, _CAP_SYS_ADMIN)
+    )
+    return os.geteuid() == 0 and wanted and all(map(_knows(other), ("uid_map", "gid_map")))
+
+
+def _knows(number: int) -> Callable[[str], bool]:
+    """Return whether a map of this user namespace has ``number``: there is no other user in it."""
+
+    def knows(name: str) -> bool:
+        try:
+            lines = Path(f"/proc/self/{name}").read_text(encoding="ascii").splitlines()
+        except OSError:
+            return False
+        ranges = [(int(first), int(count)) for first, _, count in map(str.split, lines)]
+        return any(first <= number < first + count for first, count in ranges)
+
+    return knows
 
 
 def last_capability() -> int:

@@ -1,18 +1,31 @@
-"""Sandbox profiles that people write: YAML files, and those that come with the program."""
+"""Sandbox profiles that people write: YAML files, and those that come with the program.
+
+Those that come with it are here as values, so that no library that reads YAML is needed for them;
+the folder ``profiles`` has the same as files, to be copied and changed.
+"""
 
 from __future__ import annotations
 
 import os
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
 from tallystick.canonical.yaml import parse_yaml
-from tallystick.contracts.sandbox_profile import LEVELS, SandboxProfile, read_profile
+from tallystick.contracts.sandbox_profile import (
+    LEVELS,
+    NONE,
+    SandboxLimits,
+    SandboxProfile,
+    read_profile,
+)
 from tallystick.errors import EvidenceError, InputError
 
-#: Names of the profiles that come with the program: one for each level, and that level only.
-SHIPPED: Final = LEVELS
+_LIMITS: Final = SandboxLimits(processes=512, open_files=64, cpu_seconds=None, memory_bytes=None)
+#: The profiles that come with the program: one for each level, and that level only.
+SHIPPED: Final = {
+    level: NONE if level == "none" else SandboxProfile(level, level, None, _LIMITS)
+    for level in LEVELS
+}
 MAX_PROFILE: Final = 16 * 1024
 
 
@@ -23,8 +36,7 @@ def load_profile(name_or_path: str) -> SandboxProfile:
     Raises InputError.
     """
     if name_or_path in SHIPPED:
-        file = resources.files("tallystick.sandbox").joinpath("profiles", f"{name_or_path}.yaml")
-        return parse_profile(file.read_bytes(), where=f"sandbox profile {name_or_path}")
+        return SHIPPED[name_or_path]
     if os.sep not in name_or_path and not name_or_path.endswith((".yaml", ".yml")):
         raise InputError(
             "no such sandbox profile",

@@ -20,9 +20,9 @@ from tallystick.sandbox import kernel
 # struct sock_filter's code: operation, and where its operand comes from.
 LOAD: Final = 0x20  # accumulator = 32 bits of struct seccomp_data at k
 AND: Final = 0x54
+JUMP: Final = 0x05
 JUMP_EQUAL: Final = 0x15
 JUMP_AT_LEAST: Final = 0x35
-JUMP_ANY_BIT: Final = 0x45
 RETURN: Final = 0x06
 
 ALLOW: Final = 0x7FFF0000
@@ -70,21 +70,23 @@ ALLOWED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """The low (or high) 32 bits of an argument: equal to one of ``values``, after ``mask``."""
+    """The low 32 bits of an argument: equal to one of ``values``, after ``mask``.
+
+    The kernel takes no more of these arguments than that.
+    """
 
     argument: int
     values: tuple[int, ...]
     mask: int = 0xFFFFFFFF
-    high: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A call that is allowed if all ``words`` fit, and otherwise fails with ``error``."""
+    """A call that is allowed if all words of one alternative fit, and else fails with ``error``."""
 
     call: str
     error: int
-    words: tuple[Word, ...] | None = None
+    alternatives: tuple[tuple[Word, ...], ...] = ()
 
 
 _NEW_NAMESPACES: Final = 0x7E020000
@@ -103,12 +105,16 @@ RULES: Final = (
     Rule(
         "clone",
         errno.EPERM,
-        (Word(0, (_THREAD_FLAGS,), _NEW_NAMESPACES | _THREAD_FLAGS),),
+        ((Word(0, (_THREAD_FLAGS,), _NEW_NAMESPACES | _THREAD_FLAGS),),),
     ),
-    Rule("ioctl", errno.ENOTTY, (Word(1, (_TCGETS, _FIOCLEX)),)),
-    Rule("prctl", errno.EPERM, (Word(0, (_PR_SET_NAME, _PR_SET_VMA, _PR_SET_DUMPABLE)),)),
+    Rule("ioctl", errno.ENOTTY, ((Word(1, (_TCGETS, _FIOCLEX)),),)),
+    Rule(
+        "prctl",
+        errno.EPERM,
+        ((Word(0, (_PR_SET_NAME, _PR_SET_VMA)),), (Word(0, (_PR_SET_DUMPABLE,)), Word(1, (0,)))),
+    ),
     # Its own limits only, whose hard values cannot be raised.
-    Rule("prlimit64", errno.EPERM, (Word(0, (0,)),)),
+    Rule("prlimit64", errno.EPERM, ((Word(0, (0,)),),)),
 )
 
 
@@ -133,19 +139,26 @@ def _otherwise(offset: int, jump: Instruction) -> list[Instruction]:
 
 
 def _rule(rule: Rule) -> list[Instruction]:
-    fail = (RETURN, 0, 0, _FAIL | rule.error)
-    if rule.words is None:
-        return [fail]
+    body = [line for words in rule.alternatives for line in _alternative(words)]
+    return [*body, (RETURN, 0, 0, _FAIL | rule.error)]
+
+
+def _alternative(words: tuple[Word, ...]) -> list[Instruction]:
+    """Allow the call if all ``words`` fit, else go on behind these instructions."""
     body: list[Instruction] = []
-    for word in rule.words:
-        offset = _AT_ARGUMENTS + 8 * word.argument + (4 if word.high else 0)
-        body.append((LOAD, 0, 0, offset))
+    misses: list[int] = []
+    for word in words:
+        body.append((LOAD, 0, 0, _AT_ARGUMENTS + 8 * word.argument))
         if word.mask != 0xFFFFFFFF:
             body.append((AND, 0, 0, word.mask))
         for index, value in enumerate(word.values):
             body.append((JUMP_EQUAL, len(word.values) - index, 0, value))
-        body.append(fail)
-    return [*body, (RETURN, 0, 0, ALLOW)]
+        misses.append(len(body))
+        body.append((JUMP, 0, 0, 0))
+    body.append((RETURN, 0, 0, ALLOW))
+    for at in misses:
+        body[at] = (JUMP, 0, 0, len(body) - at - 1)
+    return body
 
 
 def filter_digest(filter_program: bytes) -> str:

@@ -20,6 +20,7 @@ from tallystick.contracts.sandbox_profile import (
     read_profile,
 )
 from tallystick.errors import EvidenceError, InputError
+from tallystick.sandbox import profiles
 from tallystick.sandbox.profiles import SHIPPED, load_profile, parse_profile
 
 GOOD = """\
@@ -34,6 +35,8 @@ limits: {processes: 64, open_files: 32, cpu_seconds: 600, memory_bytes: 42949672
 def test_shipped_profiles_are_of_their_level_and_no_other(name: str) -> None:
     profile = load_profile(name)
     assert (profile.name, profile.level, profile.levels()) == (name, name, (name,))
+    file = Path(profiles.__file__).with_name("profiles") / f"{name}.yaml"
+    assert load_profile(str(file)) == profile
 
 
 def test_the_digest_of_none_is_what_it_always_was() -> None:
