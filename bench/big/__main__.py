@@ -22,10 +22,11 @@ from typing import Final
 from bench.big.commands import CommandFailedError, Program
 from bench.big.geometry import PROFILE, SCALES, Scale
 from bench.big.machine import missing
-from bench.big.report import case_rows, once_rows
-from bench.big.scenario import Case, Finding, execute
+from bench.big.report import calibration_rows, case_rows, once_rows
+from bench.big.scenario import Case, Finding, Outcome, execute
 from bench.big.writer import write_model
 from tallystick.canonical.hashing import format_digest
+from tallystick.contracts.runtime import ROW_CLASS, SEQUENTIAL
 
 MODEL: Final = "big"
 _SETS: Final = 10**8  # bytes that everything but the model takes
@@ -46,8 +47,8 @@ def say(text: str) -> None:
 def cases(short: str, long: str) -> tuple[Case, ...]:
     """Return the two runs. ``short`` and ``long`` are prompts of 5 and 30 tokens."""
     return (
-        Case("sequential", short, 5, 2, "states,gemm"),
-        Case("row-class", long, 30, 24, "states"),
+        Case(SEQUENTIAL, short, 5, 2, "states,gemm"),
+        Case(ROW_CLASS, long, 30, 24, "states"),
     )
 
 
@@ -77,59 +78,65 @@ def show(findings: tuple[Finding, ...]) -> bool:
     return all(finding.held for finding in findings)
 
 
-def measure(scale: Scale, program: Program, path: Path, written: float | None) -> Iterator[str]:
-    """Do what is done once, and yield its rows."""
+def prepare(program: Program, path: Path, written: float | None) -> dict[str, float]:
+    """Do what is done once for a file and a machine; return what took how many seconds."""
     seconds = {} if written is None else {"writing the model": written}
     say("reading the facts")
     priced = program.run("units", "--model", path, "--prefill", "5", "--generated", "2")
     seconds["facts alone: `units --model FILE`, by a child"] = priced.seconds
     say("adding the model")
     added = program.run("model", "add", path, "--name", MODEL)
-    seconds[f"hash and facts: `model add`, {int(added.document['size']) / 1e9:.2f} GB"] = (
-        added.seconds
-    )
+    size = int(added.document["size"]) / 1e9
+    seconds[f"hash and facts: `model add`, {size:.2f} GB"] = added.seconds
     say("fingerprint")
     fingerprint = program.run("model", "calibrate", "--fingerprint")
     seconds["fingerprint of the machine: `model calibrate --fingerprint`"] = fingerprint.seconds
-    say("calibrating")
-    calibrated = program.run("model", "calibrate", MODEL, *program.computing)
-    peak, anonymous = calibrated.child.peak / 1e9, calibrated.child.anonymous / 1e9
-    seconds[
-        f"calibration: `model calibrate`; peak memory of a child {peak:.2f} GB, "
-        f"{anonymous:.2f} GB not mapped files"
-    ] = calibrated.seconds
-    yield from once_rows(seconds, calibrated.document)
+    return seconds
+
+
+def model_of(scale: Scale, folder: Path) -> tuple[Path, float]:
+    """Write the model into ``folder``; return where it is, and the seconds."""
+    path = folder / f"{scale.name}.gguf"
+    say(f"writing {path.name}")
+    started = time.monotonic()
+    write_model(path, scale)
+    written = time.monotonic() - started
+    time.sleep(_QUIET)
+    return path, written
+
+
+def new_audit_key(path: Path) -> None:
+    """Write a key that seals private halves."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(os.urandom(32))
 
 
 def benchmark(
     scale: Scale, program: Program, existing: Path | None, prompts: tuple[str, str]
 ) -> bool:
-    """Do all of it beside the program's data folder and return whether everything held."""
+    """Do all of it beside the program's data folder and return whether everything held.
+
+    What is measured is printed as soon as it is there: the calibration, which takes longest and
+    which only `row-class` needs, comes after everything else.
+    """
     folder = program.home.parent
-    path, written = existing, None
-    if path is None:
-        path = folder / f"{scale.name}.gguf"
-        say(f"writing {path.name}")
-        started = time.monotonic()
-        write_model(path, scale)
-        written = time.monotonic() - started
-        time.sleep(_QUIET)
-    audit = folder / "audit.key"
-    if not audit.exists():
-        with open(os.open(audit, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(os.urandom(32))
-    table = tuple(measure(scale, program, path, written))
-    print("\n".join(table), flush=True)
+    path, written = model_of(scale, folder) if existing is None else (existing, None)
+    new_audit_key(folder / "audit.key")
+    print("\n".join(once_rows(prepare(program, path, written))))
     held = show(tuple(model_findings(scale, program, MODEL)))
-    outcomes = []
-    for case in cases(*prompts):
-        say(f"{case.policy}: run, verify, replay")
-        outcome = execute(case, scale, program, MODEL, folder)
-        print(f"\n{case.policy}, {case.prompt_tokens} + {case.generated}:")
-        held = show(outcome.findings) and held
-        sys.stdout.flush()
-        outcomes.append(outcome)
-    print("\n" + "\n".join(case_rows(tuple(outcomes))))
+    outcomes: list[Outcome] = []
+    try:
+        for case in cases(*prompts):
+            if case.policy == ROW_CLASS:
+                say("calibrating")
+                done = program.run("model", "calibrate", MODEL, *program.computing)
+                print("\n" + "\n".join(calibration_rows(done)))
+            say(f"{case.policy}: run, verify, replay")
+            outcomes.append(execute(case, scale, program, MODEL, folder))
+            print(f"\n{case.policy}, {case.prompt_tokens} + {case.generated}:")
+            held = show(outcomes[-1].findings) and held
+    finally:
+        print("\n" + "\n".join(case_rows(tuple(outcomes))))
     return held
 
 

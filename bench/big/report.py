@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from bench.big.commands import Done
 from bench.big.scenario import Outcome
@@ -11,13 +10,21 @@ from bench.big.scenario import Outcome
 _Cell = Callable[[Outcome], str]
 
 
-def once_rows(seconds: Mapping[str, float], calibration: Mapping[str, Any]) -> Iterator[str]:
+def once_rows(seconds: Mapping[str, float]) -> Iterator[str]:
     """Yield the table of what is done once for a file or a machine."""
     yield "| once | seconds |"
     yield "|---|---|"
     for what, spent in seconds.items():
         yield f"| {what} | {spent:.1f} |"
-    for combination in calibration["combinations"]:
+
+
+def calibration_rows(done: Done) -> Iterator[str]:
+    """Yield the rows of a calibration, which is done once too."""
+    yield (
+        f"| calibration: `model calibrate`; peak memory of a child: {_child(done)} "
+        f"| {done.seconds:.1f} |"
+    )
+    for combination in done.document["combinations"]:
         row_class = combination["row_class"]
         knobs = ", ".join(f"{k['name']}={k['value']}" for k in combination["knobs"]) or "no knob"
         yield (
