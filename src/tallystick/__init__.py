@@ -19,9 +19,18 @@ if TYPE_CHECKING:
     from tallystick.audit.diff import ReceiptDiff, diff_receipts
     from tallystick.audit.match import MatchReport, MatchRule, match_sets
     from tallystick.audit.replay import ReplayReport, replay
+    from tallystick.bundles.check import CheckedBundle, check_bundle
+    from tallystick.bundles.create import CreatedBundle, create_bundle
+    from tallystick.bundles.runs import TileRun, declare_runs, write_runs
+    from tallystick.bundles.snapshot import SealedFiles
+    from tallystick.bundles.snapshot import snapshot as snapshot_bundle
     from tallystick.compute.pricing import PricedModel, price_profile
+    from tallystick.contracts.dataset import DatasetManifest
+    from tallystick.contracts.exec_envelope import ExecEnvelope
     from tallystick.contracts.model import Calibration, ModelFacts, ModelPin
+    from tallystick.contracts.model_ref import ModelRef
     from tallystick.contracts.receipt import Receipt
+    from tallystick.contracts.recognise import ValidDocument, validate_document
     from tallystick.contracts.request import InferenceRun
     from tallystick.errors import TallystickError
     from tallystick.evidence.observer.reader import Transcript, read_transcript
@@ -81,8 +90,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AcceptedFile",
     "Calibration",
+    "CheckedBundle",
     "Checks",
     "CollectedFiles",
+    "CreatedBundle",
+    "DatasetManifest",
+    "ExecEnvelope",
     "Fingerprint",
     "InferenceRun",
     "Job",
@@ -99,6 +112,7 @@ __all__ = [
     "ModelDescription",
     "ModelFacts",
     "ModelPin",
+    "ModelRef",
     "NamedFiles",
     "ObserveOptions",
     "ObservedRun",
@@ -119,6 +133,7 @@ __all__ = [
     "ReplayReport",
     "RunOptions",
     "RunResult",
+    "SealedFiles",
     "ShownKey",
     "SignerChoice",
     "SigningKey",
@@ -127,16 +142,21 @@ __all__ = [
     "Step",
     "Submission",
     "TallystickError",
+    "TileRun",
     "Transcript",
     "TrustPolicy",
+    "ValidDocument",
     "VerificationReport",
     "VerificationRun",
     "VerifyContext",
     "add_model",
     "add_normalised_model",
     "calibrate_model",
+    "check_bundle",
     "check_model",
     "collect_spool",
+    "create_bundle",
+    "declare_runs",
     "describe_model",
     "diff_receipts",
     "hand_out_bundle_key",
@@ -164,20 +184,27 @@ __all__ = [
     "run",
     "run_ticket",
     "show_key",
+    "snapshot_bundle",
+    "validate_document",
     "verify_all",
     "verify_named",
     "verify_paths",
     "verify_set",
     "verify_with",
     "write_key",
+    "write_runs",
 ]
 
 # Where each name lives: its module, and its name there where that differs.
 _HOMES: Final = {
     "AcceptedFile": "tallystick.queues.spool",
     "Calibration": "tallystick.contracts.model",
+    "CheckedBundle": "tallystick.bundles.check",
     "Checks": "tallystick.receipts.files",
     "CollectedFiles": "tallystick.queues.spool",
+    "CreatedBundle": "tallystick.bundles.create",
+    "DatasetManifest": "tallystick.contracts.dataset",
+    "ExecEnvelope": "tallystick.contracts.exec_envelope",
     "Fingerprint": "tallystick.execution.fingerprint",
     "InferenceRun": "tallystick.contracts.request",
     "Job": "tallystick.queues.port",
@@ -194,6 +221,7 @@ _HOMES: Final = {
     "ModelDescription": "tallystick.models.check",
     "ModelFacts": "tallystick.contracts.model",
     "ModelPin": "tallystick.contracts.model",
+    "ModelRef": "tallystick.contracts.model_ref",
     "NamedFiles": "tallystick.receipts.files",
     "ObserveOptions": "tallystick.execution.observe",
     "ObservedRun": "tallystick.execution.observe",
@@ -214,6 +242,7 @@ _HOMES: Final = {
     "ReplayReport": "tallystick.audit.replay",
     "RunOptions": "tallystick.worker.request",
     "RunResult": "tallystick.worker.run",
+    "SealedFiles": "tallystick.bundles.snapshot",
     "ShownKey": "tallystick.worker.keys",
     "SignerChoice": "tallystick.worker.keys",
     "SigningKey": "tallystick.attest.keys",
@@ -222,16 +251,21 @@ _HOMES: Final = {
     "Step": "tallystick.receipts.report",
     "Submission": "tallystick.queues.port",
     "TallystickError": "tallystick.errors",
+    "TileRun": "tallystick.bundles.runs",
     "Transcript": "tallystick.evidence.observer.reader",
     "TrustPolicy": "tallystick.attest.trust",
+    "ValidDocument": "tallystick.contracts.recognise",
     "VerificationReport": "tallystick.receipts.report",
     "VerificationRun": "tallystick.receipts.files",
     "VerifyContext": "tallystick.receipts.verify",
     "add_model": "tallystick.models.add:add",
     "add_normalised_model": "tallystick.models.add:add_normalised",
     "calibrate_model": "tallystick.execution.calibrate_model",
+    "check_bundle": "tallystick.bundles.check",
     "check_model": "tallystick.models.check:check",
     "collect_spool": "tallystick.queues.spool:collect",
+    "create_bundle": "tallystick.bundles.create",
+    "declare_runs": "tallystick.bundles.runs",
     "describe_model": "tallystick.models.check:describe",
     "diff_receipts": "tallystick.audit.diff",
     "hand_out_bundle_key": "tallystick.receipts.files",
@@ -259,12 +293,15 @@ _HOMES: Final = {
     "run": "tallystick.worker.run",
     "run_ticket": "tallystick.worker.run",
     "show_key": "tallystick.worker.keys",
+    "snapshot_bundle": "tallystick.bundles.snapshot:snapshot",
+    "validate_document": "tallystick.contracts.recognise",
     "verify_all": "tallystick.receipts.files",
     "verify_named": "tallystick.receipts.files",
     "verify_paths": "tallystick.receipts.files",
     "verify_set": "tallystick.receipts.verify",
     "verify_with": "tallystick.receipts.verify",
     "write_key": "tallystick.attest.keyfiles",
+    "write_runs": "tallystick.bundles.runs",
 }
 
 

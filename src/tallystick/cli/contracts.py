@@ -1,0 +1,88 @@
+"""``tallystick contracts``: documents against their types (docs/spec/documents.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tallystick.cli.options import PATH, json_option
+from tallystick.cli.output import emit, note
+from tallystick.errors import EvidenceError, InputError, TallystickError
+
+if TYPE_CHECKING:
+    from tallystick.canonical.json import JSONValue
+    from tallystick.contracts.recognise import ValidDocument
+
+
+@click.group()
+def command() -> None:
+    """Check documents against the contracts that they follow."""
+
+
+@command.command()
+@click.argument("files", type=PATH, nargs=-1, required=True, metavar="FILE...")
+@json_option
+@click.pass_context
+def validate(context: click.Context, files: Sequence[Path], as_json: bool) -> None:
+    """Say what each document is, by its schema field, and whether it is a valid one.
+
+    Strict: every declared field, no other, and canonical bytes wherever a digest is over them.
+    What is wrong is named by field, never by value.
+
+    Exit status: 0 all are valid, 1 a document is not, 4 a file cannot be read or holds no document
+    that is known here.
+    """
+    outcomes = [(path, _outcome(path)) for path in files]
+    failed = [(path, found) for path, found in outcomes if isinstance(found, TallystickError)]
+    emit(
+        {"documents": [_document(path, found) for path, found in outcomes]},
+        as_json=as_json,
+        text="\n".join(_line(path, found) for path, found in outcomes),
+    )
+    for path, error in failed:
+        note(f"{path}: {error}")
+    codes = {error.exit_code for _, error in failed}
+    # One invalid document outweighs files that are none.
+    context.exit(EvidenceError.exit_code if EvidenceError.exit_code in codes else max(codes or {0}))
+
+
+def _outcome(path: Path) -> ValidDocument | TallystickError:
+    from tallystick.contracts.recognise import MAX_DOCUMENT_BYTES, validate_document
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_DOCUMENT_BYTES + 1)
+        return validate_document(data)
+    except OSError as error:
+        return InputError("the file cannot be read", found=error.strerror)
+    except TallystickError as error:
+        return error
+
+
+def _document(path: Path, found: ValidDocument | TallystickError) -> JSONValue:
+    if isinstance(found, TallystickError):
+        return {
+            "file": str(path),
+            "valid": False,
+            "message": found.message,
+            "expected": found.expected,
+            "found": found.found,
+        }
+    return {
+        "file": str(path),
+        "valid": True,
+        "schema": found.schema,
+        "type": found.name,
+        "digest": found.digest,
+        "bytes": found.size,
+        "spelling": found.spelling,
+    }
+
+
+def _line(path: Path, found: ValidDocument | TallystickError) -> str:
+    if isinstance(found, TallystickError):
+        return f"{path}: not valid: {found.message}"
+    return f"{path}: valid {found.schema}, {found.digest}"
