@@ -18,6 +18,7 @@ from tallystick.compute.families import describe
 from tallystick.contracts import digests
 from tallystick.contracts.commitments import local_network_id
 from tallystick.contracts.compute_receipt import JobClass, epoch_of
+from tallystick.contracts.egress import EgressReport
 from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.layout import MemberKind
 from tallystick.contracts.manifest import RuntimeManifest
@@ -309,6 +310,7 @@ def make_set(
     telemetry: bytes | None = None,
     papers: RunPapers | None = None,
     label: str = "papers",
+    audit: EgressReport | None = None,
 ) -> BuiltSet:
     """Build one valid set; another ``label`` gives it other secrets."""
     result = generation or make_generation()
@@ -326,6 +328,7 @@ def make_set(
             papers=papers.papers,
             facts=facts or make_facts(),
             telemetry=telemetry or encode_log(make_events(len(result.sampled_ids))),
+            audit=audit,
         ),
         Sealing(
             AUDIT_KEY,

@@ -70,6 +70,13 @@ if TYPE_CHECKING:
     help="public adds plain digests of prompt and output to the receipt.",
 )
 @click.option(
+    "--sandbox",
+    default="none",
+    show_default=True,
+    metavar="PROFILE",
+    help="What has to hold the engine: none, process, namespaces, full, or a .yaml file.",
+)
+@click.option(
     "--output-dir",
     type=PATH,
     metavar="DIR",
@@ -102,6 +109,7 @@ def command(
     temperature: str,
     seed: int | None,
     disclosure: Literal["private", "public"],
+    sandbox: str,
     output_dir: Path | None,
     key_file: Path | None,
     passphrase_prompt: bool,
@@ -116,7 +124,8 @@ def command(
     visible to other users of this machine while the program runs).
 
     Exit status: 0 a receipt exists, 2 a flag is out of range, 3 this model cannot be run exactly
-    here, 4 bad prompt or model, 6 no place for the output, 7 the run failed.
+    here, 4 bad prompt or model, 5 the sandbox cannot be enforced, 6 no place for the output, 7 the
+    run failed.
     """
     require_engine()
     from tallystick.worker.keys import SignerChoice
@@ -144,6 +153,7 @@ def command(
         disclosure=disclosure,
         self_check="yes" if self_check else "no",
         threads=threads,
+        sandbox=sandbox,
     )
     with WorkProgress() as progress:
         stream = Stream(progress, live=not as_json)

@@ -28,6 +28,7 @@ from tallystick.contracts.bundle import (
 from tallystick.contracts.codec import encode_bytes
 from tallystick.contracts.compute_receipt import SignedReceipt, encode
 from tallystick.contracts.compute_receipt import receipt_id as compute_receipt_id
+from tallystick.contracts.egress import EgressReport
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.layout import (
     BUNDLE,
@@ -49,8 +50,10 @@ from tallystick.errors import EvidenceError, RunFailedError, TallystickError
 from tallystick.evidence.portable import PortableEvidence
 from tallystick.evidence.portable_parts import GatheredEvidence, RunNumbers, make_portable
 from tallystick.receipts.build_parts import (
+    Enforced,
     SupervisorFacts,
     core_of,
+    enforced_by,
     gathered_of,
     observed_of,
     opening_of,
@@ -95,7 +98,10 @@ class Sealing:
 
 @dataclass(frozen=True, slots=True)
 class SetInputs:
-    """Everything that one set is made of. ``telemetry`` is the whole telemetry file."""
+    """Everything that one set is made of. ``telemetry`` is the whole telemetry file.
+
+    ``audit`` is the report on the sandbox that held the child, None without one.
+    """
 
     run: InferenceRun = field(repr=False)
     generation: Generation = field(repr=False)
@@ -105,6 +111,7 @@ class SetInputs:
     papers: JobPapers
     facts: SupervisorFacts
     telemetry: bytes = field(repr=False)
+    audit: EgressReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,7 @@ class _Signed:
 def build_set(
     inputs: SetInputs, sealing: Sealing, signing_key: SigningKey, record: RecordState
 ) -> BuiltSet:
-    """Build, sign, seal and verify the set of one run (no bundle of data, no sandbox).
+    """Build, sign, seal and verify the set of one run (without a bundle of data).
 
     Raises SandboxError when the run asks for isolation, InputError when it declares a bundle,
     EvidenceError when the telemetry is malformed, RunFailedError when the result contradicts
@@ -170,11 +177,18 @@ def _contents(
     """Make every file but the marker, in the order in which one names the other."""
     gathered = gathered_of(inputs.generation)
     evidence = _portable(inputs, gathered)
+    enforced = enforced_by(inputs.run, inputs.audit)
     core = core_of(
-        inputs.run, inputs.generation, inputs.runtime_class, inputs.engine, gathered, evidence
+        inputs.run,
+        inputs.generation,
+        inputs.runtime_class,
+        inputs.engine,
+        gathered,
+        evidence,
+        enforced.sandbox,
     )
     signed = _sign(inputs, sealing, signing_key, gathered, evidence, core)
-    receipt = Receipt(core, _observed(inputs, signing_key, signed))
+    receipt = Receipt(core, _observed(inputs, signing_key, signed, enforced))
     digest = digests.receipt_digest(receipt)
     name = digests.receipt_id(digest)
     public, private = _parts(signed, opening_of(inputs.run, inputs.generation, digest))
@@ -183,13 +197,18 @@ def _contents(
     bundle = _seal(signed, public, private, sealing)
     document = public_receipt(case, PublicNames(bundle_id(bundle), digest))
     receipt_bytes = encode_bytes(receipt)
-    statement = execution_statement(receipt, receipt_bytes)
+    statements = [execution_statement(receipt, receipt_bytes)]
+    if enforced.statement is not None:
+        statements.append(enforced.statement)
     contents = {
         COMPUTE_RECEIPT: signed.palw,
         PUBLIC_JSON: encode_bytes(document),
         RECEIPT: receipt_bytes,
         TELEMETRY: inputs.telemetry,
-        ENVELOPES: dsse.sign(statement, dsse.PAYLOAD_TYPE, [signing_key]) + b"\n",
+        ENVELOPES: b"".join(
+            dsse.sign(statement, dsse.PAYLOAD_TYPE, [signing_key]) + b"\n"
+            for statement in statements
+        ),
         BUNDLE: bundle,
         STATE: record(
             entry_of(
@@ -203,7 +222,9 @@ def _contents(
     return members, receipt, signed
 
 
-def _observed(inputs: SetInputs, signing_key: SigningKey, signed: _Signed) -> Observed:
+def _observed(
+    inputs: SetInputs, signing_key: SigningKey, signed: _Signed, enforced: Enforced
+) -> Observed:
     return observed_of(
         inputs.run,
         inputs.generation,
@@ -211,6 +232,7 @@ def _observed(inputs: SetInputs, signing_key: SigningKey, signed: _Signed) -> Ob
         inputs.telemetry,
         signing_key.public.key_id,
         format_digest(sha256(signed.palw)),
+        enforced,
     )
 
 

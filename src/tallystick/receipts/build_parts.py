@@ -6,8 +6,10 @@ import base64
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tallystick.attest.egress import egress_statement, egress_summary
 from tallystick.canonical.hashing import format_digest, parse_digest, sha256
 from tallystick.contracts import digests
+from tallystick.contracts.egress import EgressReport
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.opening import OPENING_SCHEMA, Opening
 from tallystick.contracts.receipt import (
@@ -25,6 +27,7 @@ from tallystick.contracts.receipt import (
 )
 from tallystick.contracts.request import PRODUCER, InferenceRun
 from tallystick.contracts.runtime import EngineBuild, RuntimeClass
+from tallystick.contracts.sandbox_profile import at_least
 from tallystick.errors import InputError, SandboxError
 from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.observed import decode_observed
@@ -58,14 +61,59 @@ class SupervisorFacts:
         return self.start_ns + self.total_ns
 
 
-def require_plain_run(run: InferenceRun) -> None:
-    """Raise SandboxError or InputError for a run that asks for what cannot be enforced yet."""
-    if run.sandbox_profile != NO_SANDBOX or run.enforcement != "none":
+@dataclass(frozen=True, slots=True)
+class Enforced:
+    """What held a run's child: the level reached, and the audit's statement; none for no sandbox.
+
+    ``statement`` is the canonical in-toto statement, ``summary`` what the receipt says of it.
+    """
+
+    sandbox: Sandbox
+    level: str
+    summary: EgressAudit
+    statement: bytes | None
+
+
+def enforced_by(run: InferenceRun, audit: EgressReport | None) -> Enforced:
+    """Return what held the child of ``run``, by the audit that the supervisor made of it.
+
+    Raises SandboxError when the run declares a sandbox and none was audited, or too weak a one;
+    EvidenceError for an audit that contradicts itself.
+    """
+    if audit is None:
+        if run.sandbox_profile != NO_SANDBOX or run.enforcement != "none":
+            raise SandboxError(
+                "the run declares a sandbox, and none was enforced",
+                expected=f"profile {run.sandbox_profile}, level {run.enforcement}",
+                found="no audit of a sandbox",
+            )
+        profile = Sandbox(NO_SANDBOX, digests.sandbox_profile_digest(NO_SANDBOX, "none"))
+        return Enforced(profile, "none", EgressAudit("not_run", None), None)
+    if audit.profile.name != run.sandbox_profile or not at_least(audit.level, run.enforcement):
         raise SandboxError(
-            "no sandbox can be enforced yet, so no receipt can say that one was",
-            expected="sandbox profile none at enforcement level none",
-            found=f"profile {run.sandbox_profile}, level {run.enforcement}",
+            "the sandbox is not the one that the run declares",
+            expected=f"profile {run.sandbox_profile}, level {run.enforcement} or stronger",
+            found=f"profile {audit.profile.name}, level {audit.level}",
         )
+    if audit.result != "passed":
+        raise SandboxError(
+            "the audit of the sandbox failed, so there is no receipt",
+            expected=f"every channel closed that level {audit.level} promises closed",
+            hint="tallystick sandbox probe shows the channels",
+        )
+    statement = egress_statement(
+        audit, run_id=run.run_id, request_digest=digests.request_digest(run)
+    )
+    return Enforced(
+        Sandbox(audit.profile.name, audit.profile_digest),
+        audit.level,
+        egress_summary(statement),
+        statement,
+    )
+
+
+def require_plain_run(run: InferenceRun) -> None:
+    """Raise InputError for a run that declares what cannot be executed yet."""
     no_bundle = digests.no_bundle_digest()
     if (run.dataset.expectedDigest, run.task.expectedDigest) != (no_bundle, no_bundle):
         raise InputError(
@@ -93,6 +141,7 @@ def core_of(
     engine: EngineBuild,
     gathered: GatheredEvidence,
     evidence: PortableEvidence,
+    sandbox: Sandbox,
 ) -> Core:
     """Return the part that two honest runs have in common; ``evidence`` is that of the run."""
     blind = bytes.fromhex(run.blind)
@@ -107,7 +156,7 @@ def core_of(
         engine=engine,
         runtime_class=runtime_class,
         runtime_class_id=digests.runtime_class_id(runtime_class),
-        sandbox=Sandbox(NO_SANDBOX, digests.sandbox_profile_digest(NO_SANDBOX, "none")),
+        sandbox=sandbox,
         chat_template_digest=generation.chat_template_digest,
         context_tokens=generation.context_tokens,
         prompt_tokens=len(generation.prompt_ids),
@@ -157,6 +206,7 @@ def observed_of(
     telemetry: bytes,
     worker_id: str,
     compute_receipt_digest: str,
+    enforced: Enforced,
 ) -> Observed:
     """Return the part that differs from run to run."""
     timings = generation.timings
@@ -172,8 +222,8 @@ def observed_of(
             seal=timings.seal,
             total=facts.total_ns,
         ),
-        enforcement_level="none",
-        egress_audit=EgressAudit(result="not_run", statement_digest=None),
+        enforcement_level=enforced.level,
+        egress_audit=enforced.summary,
         rss=Memory(before=generation.rss_before, peak=facts.rss_peak, after=facts.rss_after),
         gpu_memory=None,
         evictions=0,

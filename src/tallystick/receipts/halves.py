@@ -21,6 +21,11 @@ def proves(receipt: Receipt, units: Literal["derived", "claimed"] = "derived") -
         f"It names what ran: {engine}; sandbox {core.sandbox.profile}, enforced: {level}.",
         "Receipt and telemetry are, byte for byte, what was signed.",
     ]
+    if level != "none":
+        lines.append(
+            f"The signer states that it probed the engine's process, held at level {level}, before"
+            " the model was opened, and that no channel that the level promises closed was open."
+        )
     if units == "derived":
         lines.append(
             f"The model that the manifest describes is worth {core.canonical_compute_units} compute"
@@ -58,6 +63,11 @@ def does_not_prove(
     lines.append("That a network rewards it: the public document says why it mints nothing.")
     if receipt.observed.enforcement_level == "none":
         lines.append("That nothing leaked or was read besides: no isolation was enforced.")
+    else:
+        lines.append(
+            "That nothing leaked by channels that were not probed: timing, caches, the result,"
+            " or a fault of the kernel; no hardware attests to the machine."
+        )
     if evidence.state_root is None:
         lines.append("Anything about intermediate states: none were committed to.")
     if evidence.gemm_trace_root is not None:

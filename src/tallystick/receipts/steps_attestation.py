@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Final
 
 from tallystick.attest import dsse
+from tallystick.attest.egress import check_egress_statement
+from tallystick.attest.keys import PublicKey
 from tallystick.attest.statements import ReceiptDigests, check_execution_statement
 from tallystick.attest.trust import LINKS, TrustPolicy
-from tallystick.contracts.receipt import EgressAudit
 from tallystick.errors import EvidenceError
 from tallystick.receipts.documents import SetDocuments
 from tallystick.receipts.report import Link
@@ -32,11 +33,11 @@ def check_attestations(documents: SetDocuments, trust: TrustPolicy, *, now: date
 
     Raises EvidenceError naming the envelope or the field of the statement.
     """
-    envelope = _only_envelope(documents.envelopes)
+    envelopes = _envelopes(documents)
     verified = dsse.verify(
-        envelope, payload_type=dsse.PAYLOAD_TYPE, keys=trust.execution_keys(), threshold=1
+        envelopes[0], payload_type=dsse.PAYLOAD_TYPE, keys=trust.execution_keys(), threshold=1
     )
-    claim = check_execution_statement(
+    check_execution_statement(
         verified.payload,
         documents.receipt,
         documents.receipt_bytes,
@@ -52,28 +53,41 @@ def check_attestations(documents: SetDocuments, trust: TrustPolicy, *, now: date
             found=", ".join(signer.key_id for signer in verified.signers),
         )
     key = trust.accept_execution(signers, documents.receipt, now=now)
+    egress = _egress(documents, envelopes[1:], signers)
     links = (
         Link(LINKS[0], MISSING),
         Link(LINKS[1], VERIFIED, tuple(signer.key_id for signer in verified.signers)),
         Link(LINKS[2], MISSING),
     )
-    egress = _egress_words(claim.egress_audit)
     present = sum(link.status == VERIFIED for link in links)
     missing = ", ".join(link.name for link in links if link.status == MISSING)
     detail = f"signed by {key.name}; {present} of {len(links)} links, missing: {missing}; {egress}"
     return Attested(links=links, egress=egress, detail=detail)
 
 
-def _only_envelope(data: bytes) -> bytes:
-    """Return the one line: this version defines no other envelope, so a second is no evidence."""
-    if not data.endswith(b"\n") or data.count(b"\n") != 1:
+def _envelopes(documents: SetDocuments) -> tuple[bytes, ...]:
+    """Return the lines: the execution envelope, and with a sandbox that of its audit.
+
+    This version defines no other envelope, so a further one is no evidence.
+    """
+    data = documents.envelopes
+    sandboxed = documents.receipt.observed.egress_audit.statement_digest is not None
+    due = 2 if sandboxed else 1
+    if not data.endswith(b"\n") or data.count(b"\n") != due:
         raise EvidenceError(
             "the envelopes are not those of this version",
-            expected="one line, the execution envelope, with a newline at its end",
+            expected=f"{due} lines with a newline at the end: execution"
+            + (", egress audit" if sandboxed else ""),
             found=f"{data.count(bytes([10]))} newlines in {len(data)} bytes",
         )
-    return data[:-1]
+    return tuple(data[:-1].split(b"\n"))
 
 
-def _egress_words(audit: EgressAudit) -> str:
-    return "0 egress probes" if audit.result == "not_run" else f"egress probes {audit.result}"
+def _egress(documents: SetDocuments, envelopes: tuple[bytes, ...], signers: list[PublicKey]) -> str:
+    """Check the audit of the sandbox, signed by the same worker, and say what it found."""
+    if not envelopes:
+        return "0 egress probes"
+    verified = dsse.verify(envelopes[0], payload_type=dsse.PAYLOAD_TYPE, keys=signers, threshold=1)
+    report = check_egress_statement(verified.payload, documents.receipt)
+    closed = sum(probe.result == "closed" for probe in report.probes)
+    return f"{len(report.probes)} egress probes at level {report.level}, {closed} closed, passed"

@@ -17,6 +17,7 @@ from tallystick.contracts.digests import (
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Core, Receipt
 from tallystick.contracts.request import InferenceRun
+from tallystick.contracts.sandbox_profile import at_least
 from tallystick.errors import EvidenceError
 from tallystick.receipts.documents import SetDocuments
 from tallystick.receipts.papers import required_level
@@ -72,7 +73,12 @@ def _check_request(receipt: Receipt, run: InferenceRun) -> None:
     require_equal("request.task.expectedDigest", core.task_digest, run.task.expectedDigest)
     require_equal("core.runtime_class.policy", run.policy, core.runtime_class.policy)
     require_equal("core.sandbox.profile", run.sandbox_profile, core.sandbox.profile)
-    require_equal("request.enforcement", observed.enforcement_level, run.enforcement)
+    if not at_least(observed.enforcement_level, run.enforcement):
+        raise EvidenceError(
+            "observed.enforcement_level is below what the request demands",
+            expected=f"{run.enforcement} or stronger",
+            found=observed.enforcement_level,
+        )
     require_equal("core.disclosure", run.disclosure, core.disclosure)
     require_equal("core.evidence.level", required_level(run).name.lower(), core.evidence.level)
     if run.expires_at is not None and timestamp_ns(observed.end_time) > timestamp_ns(

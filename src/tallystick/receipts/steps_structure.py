@@ -142,8 +142,27 @@ def _check_absent_parts(observed: Observed) -> None:
     require_equal("observed.gpu_memory", None, observed.gpu_memory)
 
 
+def _check_audited(observed: Observed) -> None:
+    """A sandbox that is claimed was probed, and passed; step 12 looks at the probes themselves."""
+    if observed.enforcement_level == "none":
+        raise EvidenceError(
+            "observed.enforcement_level is none, and the core names a sandbox",
+            expected="the level that was reached",
+            found="none",
+        )
+    require_equal("observed.egress_audit.result", "passed", observed.egress_audit.result)
+    if observed.egress_audit.statement_digest is None:
+        raise EvidenceError(
+            "observed.egress_audit names no statement",
+            expected="the digest of the audit's statement",
+            found="null",
+        )
+
+
 def _check_sandbox(core: Core, observed: Observed) -> None:
-    require_equal("core.sandbox.profile", NO_SANDBOX, core.sandbox.profile)
+    if core.sandbox.profile != NO_SANDBOX:
+        _check_audited(observed)
+        return
     known = sandbox_profile_digest(NO_SANDBOX, "none")
     require_equal("core.sandbox.profile_digest", known, core.sandbox.profile_digest)
     # A run cannot have been enforced more than its profile declares.

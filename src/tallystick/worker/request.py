@@ -16,6 +16,7 @@ from tallystick.contracts import digests
 from tallystick.contracts.model import ModelFacts
 from tallystick.contracts.request import PRODUCER, RUN_SCHEMA, Chat, ExpectedDigest, InferenceRun
 from tallystick.contracts.runtime import ROW_CLASS, SEQUENTIAL
+from tallystick.contracts.sandbox_profile import NONE, SandboxProfile
 from tallystick.errors import InputError, UsageError
 
 MAX_PROMPT_BYTES: Final = 1024 * 1024
@@ -38,7 +39,8 @@ class RunOptions:
     `sequential`). ``evidence`` has any of the parts "states", "graph" and "gemm"; None is the
     policy's default ("states", or "gemm" under `sequential`). ``temperature`` is a decimal text
     from 0 to 2 with at most 4 places; a ``seed`` is drawn when it is above 0 and none is given.
-    ``self_check`` re-executes before signing.
+    ``self_check`` re-executes before signing. ``sandbox`` is a profile's name, or the path of a
+    YAML file with one.
     """
 
     prompt: str = field(repr=False)
@@ -53,6 +55,7 @@ class RunOptions:
     disclosure: Literal["private", "public"] = "private"
     self_check: Literal["no", "yes"] = "no"
     threads: int | None = None
+    sandbox: str = "none"
 
 
 def check_options(options: RunOptions) -> None:
@@ -175,9 +178,16 @@ def uuid7() -> str:
 
 
 def declare(
-    options: RunOptions, model_digest: str, facts: ModelFacts, commit_key: bytes
+    options: RunOptions,
+    model_digest: str,
+    facts: ModelFacts,
+    commit_key: bytes,
+    sandbox: SandboxProfile = NONE,
 ) -> InferenceRun:
-    """Return the declared run. Equal options and commit key give an equal request and blind."""
+    """Return the declared run. Equal options and commit key give an equal request and blind.
+
+    ``sandbox`` is the profile of the options: its lowest acceptable level is what the run demands.
+    """
     temperature = canonical_temperature(options.temperature)
     seed = options.seed
     if temperature != "0" and seed is None:
@@ -202,8 +212,8 @@ def declare(
         policy=options.policy,
         evidence=_evidence(options),
         disclosure=options.disclosure,
-        sandbox_profile="none",
-        enforcement="none",
+        sandbox_profile=sandbox.name,
+        enforcement=sandbox.levels()[-1],
         network_id=None,
         replica_slot=None,
         expires_at=None,

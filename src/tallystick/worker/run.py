@@ -14,12 +14,14 @@ from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keyfiles import commit_key, default_key
 from tallystick.attest.keys import PublicKey
 from tallystick.contracts.assignment import credential_id
+from tallystick.contracts.egress import EgressReport
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL, Knob, RowClass, RuntimeClass
+from tallystick.contracts.sandbox_profile import SandboxProfile, at_least
 from tallystick.contracts.ticket import Ticket
-from tallystick.errors import InputError
+from tallystick.errors import InputError, SandboxError
 from tallystick.execution import fingerprint as fingerprints
 from tallystick.execution.calibrate import calibration_of
 from tallystick.execution.jobs import GenerateJob
@@ -39,6 +41,7 @@ from tallystick.models.profiles import find_profile
 from tallystick.models.registry import ModelFile, OpenModel, open_model, resolve
 from tallystick.receipts.build import SetInputs, build_set
 from tallystick.receipts.build_parts import SupervisorFacts
+from tallystick.sandbox.profiles import SHIPPED, load_profile
 from tallystick.store.artifacts import OutputPlace, prepare, prepare_under
 from tallystick.store.home import home as default_home
 from tallystick.telemetry.events import EventKind, Stamper
@@ -91,7 +94,8 @@ class OwnOrder:
 
     def declared(self, model: ModelFile, commit: bytes) -> InferenceRun:
         """Return the declared run."""
-        return declare(self.options, model.digest, model.facts, commit)
+        sandbox = load_profile(self.options.sandbox)
+        return declare(self.options, model.digest, model.facts, commit, sandbox)
 
     def papers(
         self, run: InferenceRun, worker: PublicKey, profile_id: bytes, most: int
@@ -188,6 +192,7 @@ class _Executed:
     generation: Generation = field(repr=False)
     facts: SupervisorFacts
     telemetry: bytes = field(repr=False)
+    audit: EgressReport | None
 
 
 def run(
@@ -271,6 +276,7 @@ def _run(
             pinned = pinned_facts(chosen)
             profile = model_profile(pinned)  # an architecture without units stops here
             declared = order.declared(chosen, commit_key(home))
+            sandbox = declared_profile(declared, order.options.sandbox)
             prepared = prepare_class(home, opened, chosen, engine, order.options, on_progress)
             created = False
             if key is None:  # made now that everything is there but the answer
@@ -279,7 +285,15 @@ def _run(
                 declared, key.public, profile.model_profile_id, profile.native_context_tokens
             )
             executed = _execute(
-                declared, papers, order.options, opened, engine, prepared, on_text, on_progress
+                declared,
+                papers,
+                order.options,
+                opened,
+                engine,
+                prepared,
+                sandbox,
+                on_text,
+                on_progress,
             )
         audit_created = False
         if audit_key is None:  # made now that there is something to seal
@@ -302,6 +316,7 @@ def _run(
                 papers=papers.papers,
                 facts=executed.facts,
                 telemetry=executed.telemetry,
+                audit=executed.audit,
             ),
             papers.sealing(audit_key),
             key,
@@ -322,6 +337,29 @@ def _run(
         default_key_created=created,
         default_audit_key_created=audit_created,
     )
+
+
+def declared_profile(run: InferenceRun, wanted: str) -> SandboxProfile:
+    """Return the sandbox profile that a run declares: one that ships, or the one at ``wanted``.
+
+    Raises InputError when the profile is not the declared one, SandboxError when it allows less
+    than the run demands.
+    """
+    own = wanted != "none" and run.sandbox_profile not in SHIPPED
+    profile = load_profile(wanted if own else run.sandbox_profile)
+    if profile.name != run.sandbox_profile:
+        raise InputError(
+            "the sandbox profile is not the one that the run declares",
+            expected=run.sandbox_profile,
+            found=profile.name,
+        )
+    if not at_least(profile.levels()[-1], run.enforcement):
+        raise SandboxError(
+            "the sandbox profile allows less than the run demands",
+            expected=f"at least level {run.enforcement}",
+            found=f"level {profile.levels()[-1]} would be acceptable to {profile.name}",
+        )
+    return profile
 
 
 def _claim(where: Place, home: Path) -> OutputPlace:
@@ -389,6 +427,7 @@ def _execute(
     opened: OpenModel,
     engine: InstalledEngine,
     prepared: Prepared,
+    sandbox: SandboxProfile,
     on_text: OnText,
     on_progress: OnProgress,
 ) -> _Executed:
@@ -405,7 +444,12 @@ def _execute(
     before = resident_bytes()
     start_wall, start = time.time_ns(), time.monotonic_ns()
     outcome = run_job(
-        job, runtime.knobs, on_progress=on_progress, on_text=on_text, model_fd=opened.fd
+        job,
+        runtime.knobs,
+        on_progress=on_progress,
+        on_text=on_text,
+        model_fd=opened.fd,
+        sandbox=None if sandbox.level == "none" else sandbox,
     )
     opened.unchanged()
     telemetry = _telemetry(outcome)
@@ -417,7 +461,7 @@ def _execute(
         dropped_environment=dropped_environment(),
         fingerprint_parts=prepared.fingerprint.short_parts(),
     )
-    return _Executed(outcome.generation(), facts, telemetry)
+    return _Executed(outcome.generation(), facts, telemetry, outcome.audit)
 
 
 def _telemetry(outcome: Outcome) -> bytes:
