@@ -12,7 +12,7 @@ from tallystick.cli.options import PATH, json_option
 from tallystick.cli.output import emit, note, printable
 from tallystick.cli.queueing import chosen_queue, queue_option, short
 from tallystick.errors import InputError, UsageError
-from tallystick.queues.port import DEFAULT_MAX_ATTEMPTS, Submission
+from tallystick.queues.port import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, MAX_PRIORITY, Submission
 from tallystick.queues.runfile import read_run
 from tallystick.queues.spool import CollectedFiles, collect
 from tallystick.queues.sqlite.adapter import open_queue
@@ -24,12 +24,17 @@ if TYPE_CHECKING:
 @click.command(name="submit")
 @click.argument("runs", type=PATH, nargs=-1, metavar="RUN.json...")
 @queue_option
-@click.option("--priority", type=int, metavar="N", help="-100 to 100, the highest first; else 0.")
+@click.option(
+    "--priority",
+    type=click.IntRange(-MAX_PRIORITY, MAX_PRIORITY),
+    metavar="N",
+    help=f"-{MAX_PRIORITY} to {MAX_PRIORITY}, the highest first. Default: 0.",
+)
 @click.option(
     "--max-attempts",
-    type=int,
+    type=click.IntRange(1, MAX_ATTEMPTS),
     metavar="N",
-    help=f"How often a run is begun at most, 1 to 100. Default: {DEFAULT_MAX_ATTEMPTS}.",
+    help=f"How often a run is begun at most, 1 to {MAX_ATTEMPTS}. Default: {DEFAULT_MAX_ATTEMPTS}.",
 )
 @click.option(
     "--spool", type=PATH, metavar="DIR", help="Submit what was dropped into DIR/incoming instead."
@@ -50,8 +55,8 @@ def command(
     A run is queued once, however often it is submitted. When one file is no run, none is queued;
     with --spool such a file is moved to DIR/refused, beside its reason.
 
-    Exit status: 0 all runs are in the queue, 2 a flag is out of range, 4 a file is no run, 6 the
-    queue cannot be used.
+    Exit status: 0 all runs are in the queue, 2 a flag is out of range, 4 a file is no run, or
+    another declaration in the queue has its run_id, 6 the queue cannot be used.
     """
     if spool is not None:
         if runs or priority is not None or max_attempts is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from tallystick.canonical.hashing import format_digest, parse_digest
 from tallystick.queues.clock import Moment
@@ -14,6 +14,7 @@ from tallystick.queues.port import Job, JobResult, JobState, LeaseEnd, PastLease
 from tallystick.queues.rules import Record, lost
 from tallystick.queues.sqlite.schema import QUERIES
 
+T = TypeVar("T")
 Value: TypeAlias = str | int | bytes | None
 
 
@@ -120,11 +121,25 @@ class SqliteRecords:
         return row
 
 
+def _sound(read: Callable[[sqlite3.Row], T]) -> Callable[[sqlite3.Row], T]:
+    """Let a row that the schema cannot have written count as damage of the file."""
+
+    def sound(row: sqlite3.Row) -> T:
+        try:
+            return read(row)
+        except (TypeError, ValueError) as error:
+            raise sqlite3.DatabaseError(type(error).__name__) from None
+
+    return sound
+
+
+@_sound
 def _record(row: sqlite3.Row) -> Record:
     due = None if row["due_ms"] is None else Moment(row["due_boot"], row["due_ms"])
     return Record(row["seq"], _job(row), due)
 
 
+@_sound
 def _job(row: sqlite3.Row) -> Job:
     result = None
     if row["receipt_digest"] is not None:
@@ -169,6 +184,7 @@ def _values(job: Job, due: Moment | None) -> dict[str, Value]:
     }
 
 
+@_sound
 def _past_lease(row: sqlite3.Row) -> PastLease:
     return PastLease(
         lease_epoch=row["lease_epoch"],
