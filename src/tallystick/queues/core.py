@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, Literal, Protocol, TypeVar
 
 from tallystick.canonical.hashing import parse_digest
@@ -184,8 +185,8 @@ class JobQueue:
 
     def complete(self, lease: Lease, result: JobResult) -> None:
         """Record the result; see the port."""
-        _require_result(result)
-        self._under(lease, lambda record, now: rules.complete(record, lease, result, now))
+        noted = _noted_result(result)
+        self._under(lease, lambda record, now: rules.complete(record, lease, noted, now))
 
     def fail(
         self,
@@ -196,12 +197,12 @@ class JobQueue:
         delay_seconds: float = 0,
     ) -> JobState:
         """Give the job up; see the port."""
-        _require_text("reason", reason, MAX_TEXT)
+        noted = noted_text(reason, MAX_TEXT)
         if retry not in ("again", "never"):
             raise UsageError("a job is tried again or never", expected="again or never")
         _require_range("delay in seconds", delay_seconds, 0, MAX_DELAY_SECONDS)
         after = self._under(
-            lease, lambda record, now: rules.fail(record, lease, reason, retry, delay_seconds, now)
+            lease, lambda record, now: rules.fail(record, lease, noted, retry, delay_seconds, now)
         )
         return after.job.state
 
@@ -329,11 +330,23 @@ def _require_text(what: str, text: str, limit: int) -> None:
         )
 
 
-def _require_result(result: JobResult) -> None:
+def _noted_result(result: JobResult) -> JobResult:
     try:
         parse_digest(result.receipt_digest)
     except EvidenceError as error:
         raise UsageError("the result names no receipt", expected=error.expected) from None
     _require_text("status of the result", result.status, _MAX_STATUS)
-    if result.place is not None:
-        _require_text("place of the result", result.place, MAX_PLACE)
+    place = None if result.place is None else noted_text(result.place, MAX_PLACE)
+    return replace(result, place=place)
+
+
+def noted_text(text: str, limit: int) -> str:
+    """Return ``text`` as one line of at most ``limit`` characters, whatever is in it.
+
+    Nothing that ends a job may fail over the wording of a reason or the name of a directory.
+    """
+    plain = "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text[:limit]
+    )
+    return plain[:limit] or "-"

@@ -56,7 +56,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a completed job left: the receipt's digest and status, and where its set is."""
+    """What a completed job left: the receipt's digest and status, and where its set is.
+
+    ``place`` is kept as a line of at most 4096 characters, control characters as escapes.
+    """
 
     receipt_digest: str
     status: str
@@ -65,7 +68,7 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A job in the hands of one worker, for ``seconds`` from its last heartbeat on.
+    """A job in the hands of one worker, until ``seconds`` after its last heartbeat.
 
     ``lease_epoch`` counts the job's leases from 1. ``attempt`` is at most ``max_attempts``.
     ``run`` is private.
@@ -159,7 +162,7 @@ class Queue(Protocol):
         retry: Literal["again", "never"],
         delay_seconds: float = 0,
     ) -> JobState:
-        """Give the job up for ``reason`` (at most 500 characters, nothing private in it).
+        """Give the job up for ``reason``: nothing private is in it, 500 characters are kept.
 
         ``again``: it waits for another attempt, at least ``delay_seconds``, or is dead when there
         is none left. ``never``: it failed. Returns the job's new state. Raises LostLeaseError or

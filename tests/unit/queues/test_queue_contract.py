@@ -16,7 +16,7 @@ from tallystick.errors import InputError, LostLeaseError, TallystickError, Usage
 from tallystick.queues import core
 from tallystick.queues.memory import memory_queue
 from tallystick.queues.names import Name
-from tallystick.queues.port import JobState, Lease, LeaseEnd, Queue
+from tallystick.queues.port import JobResult, JobState, Lease, LeaseEnd, Queue
 from tests.support.documents import BLIND
 from tests.support.queues import (
     OTHER,
@@ -324,6 +324,31 @@ def test_a_failure_for_good_is_not_tried_again(queue: Queue) -> None:
     assert (job.state, job.attempts, job.reason) == ("failed", 1, "wrong digest")
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("", "-"),
+        ("x" * 501, "x" * 500),
+        ("two\nlines\x1b[2J\u202e", "two\\nlines\\x1b[2J\\u202e"),
+        ("\n" * 400, "\\n" * 250),
+        ("not UTF-8: \udcff", "not UTF-8: \\udcff"),
+        ("größer als 💾", "größer als 💾"),
+    ],
+)
+def test_no_wording_keeps_a_job_from_ending(queue: Queue, said: str, kept: str) -> None:
+    queue.submit(make_run(0))
+    queue.submit(make_run(1))
+    queue.fail(take(queue), said, retry="never")
+    lease = take(queue)
+    for _ in range(2):
+        queue.complete(lease, make_result(place=said))
+    assert queue.get(job_id(0)).reason == kept
+    result = queue.get(job_id(1)).result
+    assert result is not None
+    assert result.place is not None
+    assert result.place[:500] == kept[:500]
+
+
 def test_a_delayed_job_waits_and_lets_others_go_first(queue: Queue, clock: TurnedClock) -> None:
     queue.submit(make_run(0), priority=9)
     queue.submit(make_run(1))
@@ -469,9 +494,8 @@ def test_the_list_is_the_newest_first(queue: Queue) -> None:
         lambda queue, lease: queue.claim(WORKER, lease_seconds=0.5),
         lambda queue, lease: queue.claim(WORKER, lease_seconds=float("nan")),
         lambda queue, lease: queue.claim(WORKER, lease_seconds=8 * 24 * HOURS),
-        lambda queue, lease: queue.complete(lease, make_result(place="\x1b[2J")),
-        lambda queue, lease: queue.fail(lease, "", retry="again"),
-        lambda queue, lease: queue.fail(lease, "x" * 501, retry="again"),
+        lambda queue, lease: queue.complete(lease, JobResult("sha256:00", "complete")),
+        lambda queue, lease: queue.complete(lease, JobResult(make_run().model_digest, "\n")),
         lambda queue, lease: queue.fail(lease, "x", retry="sometimes"),
         lambda queue, lease: queue.fail(lease, "x", retry="again", delay_seconds=-1),
         lambda queue, lease: queue.jobs(limit=0),
