@@ -22,10 +22,11 @@ from tallystick.contracts.codec import decode_bytes, encode_bytes
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.ticket import Ticket
 from tallystick.errors import InputError
-from tallystick.receipts.build import BuiltSet, RecordState, SetInputs, build_set
+from tallystick.receipts.build import BuiltSet, RecordState, SetInputs
 from tallystick.receipts.scheduling import open_ticket, ticket_papers
 from tallystick.store.artifacts import write_set
 from tallystick.worker.papers import RunPapers, papers_of_ticket, read_ticket, record_in
+from tests.support.builds import build_set
 from tests.support.runs import Completed, EngineHome, HonestRun
 
 PROMPT = "A tally stick is split in two."

@@ -41,9 +41,10 @@ from tallystick.evidence.schedule import (
 )
 from tallystick.evidence.state_tree import StateTree, leaf_count, row_digests
 from tallystick.models.manifest import PinnedFacts, Runtime, build_manifest
-from tallystick.receipts.build import BuiltSet, Sealing, SetInputs, build_set
+from tallystick.receipts.build import BuiltSet, Sealing, SetInputs
 from tallystick.telemetry.log import encode_log
 from tests.support import sets
+from tests.support.builds import build_set
 from tests.support.manifests import family_facts
 
 #: The audit key of every set here: an example that protects nothing.

@@ -43,7 +43,7 @@ from tallystick.execution.launch import find_engine, no_progress
 from tallystick.models import calibrations
 from tallystick.models.add import hash_file
 from tallystick.models.pull import pull
-from tallystick.receipts.build import BuiltSet, Sealing, SetInputs, build_set
+from tallystick.receipts.build import BuiltSet, Sealing, SetInputs
 from tallystick.receipts.build_parts import SupervisorFacts
 from tallystick.receipts.documents import find_id, read_documents
 from tallystick.receipts.papers import JobPapers
@@ -54,6 +54,7 @@ from tallystick.store.sets import read_set
 from tallystick.telemetry.log import encode_log
 from tallystick.worker.request import RunOptions
 from tallystick.worker.run import RunResult, run
+from tests.support.builds import build_set
 from tests.support.models import write_model
 from tests.support.sets import (
     AUDIT_KEY,

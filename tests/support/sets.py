@@ -45,7 +45,7 @@ from tallystick.evidence.observed import encode_observed
 from tallystick.evidence.routes import encode_routes
 from tallystick.evidence.state_tree import leaf_count
 from tallystick.models.manifest import PinnedFacts, Runtime, build_manifest
-from tallystick.receipts.build import BuiltSet, Sealing, SetInputs, build_set
+from tallystick.receipts.build import BuiltSet, Sealing, SetInputs
 from tallystick.receipts.build_parts import SupervisorFacts
 from tallystick.receipts.scheduling import (
     JobTerms,
@@ -65,6 +65,7 @@ from tallystick.telemetry.events import Event, EventKind
 from tallystick.telemetry.log import encode_log
 from tallystick.worker.papers import RunPapers, record_in
 from tests.support import compute_sets
+from tests.support.builds import build_set
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 SIGNER = SigningKey.from_seed(bytes(range(32)))
@@ -299,7 +300,7 @@ def record_anywhere(entry: StateEntry) -> bytes:
         return record_in(Path(folder))(entry)
 
 
-def make_set(
+def make_inputs(
     run: InferenceRun | None = None,
     generation: Generation | None = None,
     *,
@@ -311,35 +312,43 @@ def make_set(
     papers: RunPapers | None = None,
     label: str = "papers",
     audit: EgressReport | None = None,
-) -> BuiltSet:
-    """Build one valid set; another ``label`` gives it other secrets."""
+) -> tuple[SetInputs, Sealing]:
+    """Return what one valid set is made of; another ``label`` gives it other secrets."""
     result = generation or make_generation()
     runtime = runtime_class or make_class()
     declared = run or make_run()
     manifest = manifest or make_manifest(runtime, result)
     papers = papers or make_papers(declared, manifest, key, label)
-    return build_set(
-        SetInputs(
-            run=declared,
-            generation=result,
-            runtime_class=runtime,
-            engine=make_engine(),
-            manifest=manifest,
-            papers=papers.papers,
-            facts=facts or make_facts(),
-            telemetry=telemetry or encode_log(make_events(len(result.sampled_ids))),
-            audit=audit,
-        ),
-        Sealing(
-            AUDIT_KEY,
-            random_bytes(f"{label} salt", 32),
-            random_bytes(f"{label} nonce", 24),
-            papers.prompt_nonce,
-            papers.output_nonce,
-        ),
-        key,
-        record_anywhere,
+    inputs = SetInputs(
+        run=declared,
+        generation=result,
+        runtime_class=runtime,
+        engine=make_engine(),
+        manifest=manifest,
+        papers=papers.papers,
+        facts=facts or make_facts(),
+        telemetry=telemetry or encode_log(make_events(len(result.sampled_ids))),
+        audit=audit,
     )
+    sealing = Sealing(
+        AUDIT_KEY,
+        random_bytes(f"{label} salt", 32),
+        random_bytes(f"{label} nonce", 24),
+        papers.prompt_nonce,
+        papers.output_nonce,
+    )
+    return inputs, sealing
+
+
+def make_set(
+    run: InferenceRun | None = None,
+    generation: Generation | None = None,
+    *,
+    key: SigningKey = SIGNER,
+    **changes: Any,
+) -> BuiltSet:
+    """Build one valid set; ``changes`` are more arguments of :func:`make_inputs`."""
+    return build_set(*make_inputs(run, generation, key=key, **changes), key, record_anywhere)
 
 
 def make_ordinary() -> BuiltSet:

@@ -6,9 +6,10 @@ output. What does not verify is never handed out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 
 from tallystick.attest import dsse
 from tallystick.attest.bundlekeys import AuditKey
@@ -40,6 +41,7 @@ from tallystick.contracts.layout import (
     RECEIPT,
     STATE,
     TELEMETRY,
+    MemberKind,
 )
 from tallystick.contracts.manifest import RuntimeManifest
 from tallystick.contracts.opening import SET_SCHEMA, Opening, ReceiptSet, SetMember
@@ -57,6 +59,7 @@ from tallystick.receipts.build_parts import (
     gathered_of,
     observed_of,
     opening_of,
+    require_open_windows,
     require_plain_run,
 )
 from tallystick.receipts.compute import (
@@ -133,6 +136,19 @@ class BuiltSet:
 
 
 @dataclass(frozen=True, slots=True)
+class SealedSet:
+    """A set but for its state store and its marker. Nothing in it is private in clear.
+
+    ``contents`` has the bytes of every other member by kind, ``entry`` what the store records.
+    """
+
+    receipt: Receipt
+    compute_receipt: SignedReceipt
+    contents: Mapping[MemberKind, bytes] = field(repr=False)
+    entry: StateEntry = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class _Signed:
     """The compute receipt of a run, and what went into it. Private."""
 
@@ -142,39 +158,58 @@ class _Signed:
     gathered: GatheredEvidence
 
 
-def build_set(
-    inputs: SetInputs, sealing: Sealing, signing_key: SigningKey, record: RecordState
-) -> BuiltSet:
-    """Build, sign, seal and verify the set of one run (without a bundle of data).
+def seal_set(inputs: SetInputs, sealing: Sealing, signing_key: SigningKey) -> SealedSet:
+    """Sign and seal what one run left behind (without a bundle of data).
 
-    Raises SandboxError when the run asks for isolation, InputError when it declares a bundle,
-    EvidenceError when the telemetry is malformed, RunFailedError when the result contradicts
-    itself, so that its set would not verify, and what ``record`` raises.
+    Afterwards nothing of the set needs the run's text any more: whoever calls can let go of
+    ``inputs`` before anything is recorded or written. Raises SandboxError when the run asks for
+    isolation, InputError when it declares a bundle, RunFailedError when the result contradicts
+    itself, so that its set would not verify, or when a window passed while the run lasted.
     """
     require_plain_run(inputs.run)
+    require_open_windows(inputs.run, inputs.papers, inputs.facts)
     try:
-        members, receipt, signed = _contents(inputs, sealing, signing_key, record)
+        return _sealed(inputs, sealing, signing_key)
     except EvidenceError as error:
         raise _unsound(error) from error
-    digest = digests.receipt_digest(receipt)
+
+
+def finish_set(
+    sealed: SealedSet, signing_key: SigningKey, key: AuditKey, record: RecordState
+) -> BuiltSet:
+    """Record a sealed set, mark it complete and verify it whole with ``key``.
+
+    ``signing_key`` and ``key`` are those it was signed and sealed with. The telemetry is judged
+    here, with everything else that a verifier sees. Raises RunFailedError when the set does not
+    verify, and what ``record`` raises.
+    """
+    digest = digests.receipt_digest(sealed.receipt)
     name = digests.receipt_id(digest)
+    contents = {**sealed.contents, STATE: record(sealed.entry)}
+    members = tuple(Member(kind.name(name), contents[kind], kind.visibility) for kind in MEMBERS)
     marker = Member(MARKER.name(name), encode_bytes(marker_of(members, digest)), "public")
     return BuiltSet(
-        receipt=receipt,
+        receipt=sealed.receipt,
         receipt_id=name,
         receipt_digest=digest,
-        core_digest=digests.core_digest(receipt.core),
-        compute_receipt_id=compute_receipt_id(signed.receipt.body).hex(),
+        core_digest=digests.core_digest(sealed.receipt.core),
+        compute_receipt_id=compute_receipt_id(sealed.compute_receipt.body).hex(),
         members=members,
         marker=marker,
-        report=_verify_own(members, marker, receipt, signing_key, sealing.key, signed),
+        report=_verify_own(members, marker, sealed, signing_key, key),
     )
 
 
-def _contents(
+def build_set(
     inputs: SetInputs, sealing: Sealing, signing_key: SigningKey, record: RecordState
-) -> tuple[tuple[Member, ...], Receipt, _Signed]:
-    """Make every file but the marker, in the order in which one names the other."""
+) -> BuiltSet:
+    """Seal the set of one run and finish it."""
+    sealed = seal_set(inputs, sealing, signing_key)
+    return finish_set(sealed, signing_key, sealing.key, record)
+
+
+def _sealed(inputs: SetInputs, sealing: Sealing, signing_key: SigningKey) -> SealedSet:
+    """Make the files in the order in which one names the other."""
     gathered = gathered_of(inputs.generation)
     evidence = _portable(inputs, gathered)
     enforced = enforced_by(inputs.run, inputs.audit)
@@ -190,36 +225,36 @@ def _contents(
     signed = _sign(inputs, sealing, signing_key, gathered, evidence, core)
     receipt = Receipt(core, _observed(inputs, signing_key, signed, enforced))
     digest = digests.receipt_digest(receipt)
-    name = digests.receipt_id(digest)
     public, private = _parts(signed, opening_of(inputs.run, inputs.generation, digest))
     case = _own_case(signed, public, private, receipt)
     require_all(case)  # nothing is sealed or recorded that its own worker cannot verify
     bundle = _seal(signed, public, private, sealing)
-    document = public_receipt(case, PublicNames(bundle_id(bundle), digest))
     receipt_bytes = encode_bytes(receipt)
+    contents = {
+        COMPUTE_RECEIPT: signed.palw,
+        PUBLIC_JSON: encode_bytes(public_receipt(case, PublicNames(bundle_id(bundle), digest))),
+        RECEIPT: receipt_bytes,
+        TELEMETRY: inputs.telemetry,
+        ENVELOPES: _envelopes(receipt, receipt_bytes, enforced, signing_key),
+        BUNDLE: bundle,
+    }
+    entry = entry_of(
+        signed.palw,
+        bundle_id=bundle_id(bundle),
+        verification_epoch=public.verification_epoch,
+    )
+    return SealedSet(receipt, signed.receipt, MappingProxyType(contents), entry)
+
+
+def _envelopes(
+    receipt: Receipt, receipt_bytes: bytes, enforced: Enforced, signing_key: SigningKey
+) -> bytes:
     statements = [execution_statement(receipt, receipt_bytes)]
     if enforced.statement is not None:
         statements.append(enforced.statement)
-    contents = {
-        COMPUTE_RECEIPT: signed.palw,
-        PUBLIC_JSON: encode_bytes(document),
-        RECEIPT: receipt_bytes,
-        TELEMETRY: inputs.telemetry,
-        ENVELOPES: b"".join(
-            dsse.sign(statement, dsse.PAYLOAD_TYPE, [signing_key]) + b"\n"
-            for statement in statements
-        ),
-        BUNDLE: bundle,
-        STATE: record(
-            entry_of(
-                signed.palw,
-                bundle_id=bundle_id(bundle),
-                verification_epoch=public.verification_epoch,
-            )
-        ),
-    }
-    members = tuple(Member(kind.name(name), contents[kind], kind.visibility) for kind in MEMBERS)
-    return members, receipt, signed
+    return b"".join(
+        dsse.sign(statement, dsse.PAYLOAD_TYPE, [signing_key]) + b"\n" for statement in statements
+    )
 
 
 def _observed(
@@ -326,17 +361,16 @@ def marker_of(members: tuple[Member, ...], digest: str) -> ReceiptSet:
 def _verify_own(
     members: tuple[Member, ...],
     marker: Member,
-    receipt: Receipt,
+    sealed: SealedSet,
     signing_key: SigningKey,
     key: AuditKey,
-    signed: _Signed,
 ) -> VerificationReport:
     files = {member.name: member.data for member in (*members, marker)}
     context = VerifyContext(
         trust=TrustPolicy.for_keys([signing_key.public]),
-        now=datetime.fromisoformat(receipt.observed.end_time),
+        now=datetime.fromisoformat(sealed.receipt.observed.end_time),
         key=key,
-        network_id=signed.receipt.body.network_id,
+        network_id=sealed.compute_receipt.body.network_id,
     )
     report = verify_with(files, context)
     try:

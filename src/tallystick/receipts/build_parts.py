@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from tallystick.attest.egress import egress_statement, egress_summary
 from tallystick.canonical.hashing import format_digest, parse_digest, sha256
 from tallystick.contracts import digests
+from tallystick.contracts.compute_receipt import epoch_of
 from tallystick.contracts.egress import EgressReport
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.opening import OPENING_SCHEMA, Opening
@@ -28,13 +29,14 @@ from tallystick.contracts.receipt import (
 from tallystick.contracts.request import PRODUCER, InferenceRun
 from tallystick.contracts.runtime import EngineBuild, RuntimeClass
 from tallystick.contracts.sandbox_profile import at_least
-from tallystick.errors import InputError, SandboxError
+from tallystick.errors import InputError, RunFailedError, SandboxError
 from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.observed import decode_observed
 from tallystick.evidence.portable import PortableEvidence
 from tallystick.evidence.portable_parts import GatheredEvidence
 from tallystick.evidence.routes import decode_routes
-from tallystick.receipts.steps_structure import NO_SANDBOX
+from tallystick.receipts.papers import JobPapers
+from tallystick.receipts.steps_structure import NO_SANDBOX, timestamp_ns
 from tallystick.telemetry.log import parse_log
 
 
@@ -121,6 +123,34 @@ def require_plain_run(run: InferenceRun) -> None:
             expected=f"the digest of no bundle, {no_bundle}",
             found=run.dataset.expectedDigest,
         )
+
+
+def require_open_windows(run: InferenceRun, papers: JobPapers, facts: SupervisorFacts) -> None:
+    """Raise RunFailedError when the run's time, or a window of its papers, passed while it lasted.
+
+    No receipt could be issued any more: that is nobody's defect, but a run that took too long.
+    """
+    if run.expires_at is not None and timestamp_ns(timestamp(facts.end_ns)) > timestamp_ns(
+        run.expires_at
+    ):
+        raise _too_late("the run", f"an end by {run.expires_at}", timestamp(facts.end_ns))
+    epoch = epoch_of(facts.end_ns // 1_000_000)
+    for what, expires in (
+        ("the request", papers.request.body.expires_epoch),
+        ("the assignment", papers.assignment.body.expires_epoch),
+        ("the worker's credential", papers.credential.expires_epoch),
+    ):
+        if epoch >= expires:
+            raise _too_late(what, f"an end before epoch {expires}", f"epoch {epoch}")
+
+
+def _too_late(what: str, expected: str, found: str) -> RunFailedError:
+    return RunFailedError(
+        f"{what} expired while the run lasted, so there is no receipt",
+        expected=expected,
+        found=found,
+        hint="ask for it anew, with more time or fewer tokens",
+    )
 
 
 def gathered_of(generation: Generation) -> GatheredEvidence:

@@ -8,10 +8,11 @@ import pytest
 
 from tallystick.attest.trust import TrustPolicy
 from tallystick.contracts import digests
+from tallystick.contracts.compute_receipt import epoch_of
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.request import ExpectedDigest
 from tallystick.errors import InputError, RunFailedError, SandboxError
-from tallystick.receipts.build_parts import timestamp
+from tallystick.receipts.build_parts import require_open_windows, timestamp
 from tallystick.receipts.steps_structure import timestamp_ns
 from tallystick.receipts.verify import verify_set
 from tallystick.telemetry.log import encode_log
@@ -25,6 +26,7 @@ from tests.support.sets import (
     make_events,
     make_facts,
     make_generation,
+    make_inputs,
     make_manifest,
     make_public,
     make_run,
@@ -223,3 +225,35 @@ def test_no_private_value_shows_in_errors_or_reprs() -> None:
         assert "secret" not in text
         assert base64.b64encode(OUTPUT).decode() not in text
         assert make_run().blind not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "hours", "what", "expected"),
+    [
+        ({"expires_at": "2026-11-30T00:53:20.000Z"}, 0, "the run", "an end by 2026-11-30T00:53:20"),
+        ({}, 24, "the request", "an end before epoch "),
+    ],
+)
+def test_a_window_that_passed_meanwhile_is_no_defect(
+    changes: dict[str, Any], hours: int, what: str, expected: str
+) -> None:
+    start = make_facts().start_ns + hours * 3_600_000_000_000
+    with pytest.raises(RunFailedError, match=f"{what} expired while the run lasted") as caught:
+        make_set(make_run(**changes), facts=make_facts(start_ns=start))
+    assert expected in str(caught.value)
+    assert "defect" not in str(caught.value)
+    assert "ask for it anew" in str(caught.value)
+
+
+@pytest.mark.parametrize("paper", ["request", "assignment", "credential"])
+def test_every_paper_has_its_own_window(paper: str) -> None:
+    inputs, _ = make_inputs()
+    papers, epoch = inputs.papers, epoch_of(inputs.facts.end_ns // 1_000_000)
+    require_open_windows(inputs.run, papers, inputs.facts)
+    found = getattr(papers, paper)
+    if paper == "credential":
+        changed = replace(found, expires_epoch=epoch)
+    else:
+        changed = replace(found, body=replace(found.body, expires_epoch=epoch))
+    with pytest.raises(RunFailedError, match=f"{paper} expired while the run lasted"):
+        require_open_windows(inputs.run, replace(papers, **{paper: changed}), inputs.facts)
