@@ -182,6 +182,15 @@ def _window(left: Replica, right: Replica) -> MatchRule:
     )
 
 
+def _own_roots(left: Replica, right: Replica) -> MatchRule:
+    """A root that is bound to one credential cannot be another's: who has the same copied it."""
+    mine = left.receipt.observed.worker_state_root
+    theirs = right.receipt.observed.worker_state_root
+    return MatchRule(
+        "different worker state root", mine is None or mine != theirs, _text(mine), _text(theirs)
+    )
+
+
 def _cores(left: Replica, right: Replica) -> MatchRule:
     if left.summary.core_digest == right.summary.core_digest:
         return MatchRule("same core", True)
@@ -211,6 +220,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _different("execution nullifier", lambda side: side.compute.execution_nullifier),
     # A credential costs nothing to make: one key with two of them is one worker.
     _different("worker key", lambda side: side.receipt.observed.worker_id),
+    _own_roots,
     _cores,
     _evidence,
 )

@@ -39,7 +39,12 @@ from tallystick.receipts.compute_steps_manifest import (
     check_ruleset,
     check_scheme_and_nullifiers,
 )
-from tallystick.receipts.papers import check_assignment, check_worker, require_same
+from tallystick.receipts.papers import (
+    check_assignment,
+    check_worker,
+    public_key,
+    require_same,
+)
 
 
 def check_binding(case: ComputeCase) -> StepOutcome:
@@ -58,6 +63,9 @@ def check_window(case: ComputeCase) -> StepOutcome:
     """2 network and epoch window."""
     body, public, now = case.body, case.documents.public, case.context.now_epoch
     require_same("compute receipt: network_id", case.context.network_id, body.network_id)
+    if public is not None:
+        # Nothing signs this number, so it may only repeat one that is signed.
+        require_same("bundle.verification_epoch", body.issued_epoch, public.verification_epoch)
     if now is not None:
         epoch, at = now, "now"
     elif public is not None:
@@ -78,6 +86,7 @@ def check_assigned(case: ComputeCase) -> StepOutcome:
     public, private = case.documents.public, case.documents.private
     if public is None:
         return NotChecked(BUNDLE_WITHHELD)
+    public_key(public.scheduler_key, "scheduler's key")
     if private is None:
         return NotChecked(PRIVATE_LOCKED)
     run = case.opening(private).request

@@ -12,13 +12,15 @@ from typing import Any, Final
 
 from tallystick.canonical.hashing import format_digest
 from tallystick.canonical.json import JSONValue
+from tallystick.compute.rules import RULES_V3
 from tallystick.contracts.bundle import BundlePublic
 from tallystick.contracts.codec import encode
-from tallystick.contracts.compute_receipt import TraceEvidence, receipt_id
+from tallystick.contracts.compute_receipt import EvidenceLevel, TraceEvidence, receipt_id
 from tallystick.contracts.public_receipt import (
     PUBLIC_RECEIPT_SCHEMA,
     Artifacts,
     ExpertRouteFigures,
+    Mint,
     PrivacyFlags,
     PublicReceipt,
     SemanticScheduleFigures,
@@ -27,6 +29,7 @@ from tallystick.contracts.receipt import Core
 from tallystick.contracts.request import PRODUCER
 from tallystick.contracts.runtime import SEQUENTIAL
 from tallystick.errors import EvidenceError
+from tallystick.evidence.portable import ScheduleKind
 from tallystick.evidence.routes import route_rows
 from tallystick.receipts.compute_case import ComputeCase, NotChecked, StepOutcome
 from tallystick.receipts.compute_steps_evidence import has_experts
@@ -76,10 +79,9 @@ def public_receipt(case: ComputeCase, names: PublicNames) -> PublicReceipt:
     public = case.documents.public
     if public is None or names.bundle_id is None:
         raise ValueError("the public document repeats values of the bundle")
-    body, core = case.body, case.documents.core
+    core = case.documents.core
     architecture = case.architecture(public)
     routes = core.evidence.expert_route_root
-    facts = MintFacts(body, experts=has_experts(architecture), routes=routes is not None)
     return PublicReceipt(
         **_of_receipt(case, names),
         verification_bundle_id=format_digest(names.bundle_id),
@@ -89,7 +91,7 @@ def public_receipt(case: ComputeCase, names: PublicNames) -> PublicReceipt:
         expert_route=ExpertRouteFigures(routes, 0 if routes is None else _route_rows(case, public)),
         verification_epoch=public.verification_epoch,
         artifacts=_artifacts(case, public),
-        mint=assess(facts),
+        mint=_mint(case, experts=has_experts(architecture)),
     )
 
 
@@ -145,7 +147,7 @@ def check_public_receipt(
     Raises EvidenceError naming the first field that differs, with the value that it should have.
     """
     whole = case.documents.public is not None
-    expected = public_receipt(case, names) if whole else replace(found, **_of_receipt(case, names))
+    expected = public_receipt(case, names) if whole else _without_bundle(found, case, names)
     if found != expected:
         path, wanted, given = next(_differences("", encode(expected), encode(found)))
         raise EvidenceError(
@@ -154,6 +156,47 @@ def check_public_receipt(
     if whole:
         return "every field of the public document derived again"
     return NotChecked("of the public document only what the receipts say was derived again")
+
+
+def _without_bundle(found: PublicReceipt, case: ComputeCase, names: PublicNames) -> PublicReceipt:
+    """Return what the document has to be, as far as body and core decide it.
+
+    Open remain: the bundle's id, the figures of the semantic schedule and of the routes, the size
+    of the model, and whether it has experts, which one of the gates depends on.
+    """
+    body, core = case.body, case.documents.core
+    routes = core.evidence.expert_route_root
+    experts = routes is not None or found.mint == _mint(case, experts=True)
+    semantic = body.cu_ruleset_id == RULES_V3.ruleset_id
+    observed = body.evidence_level is EvidenceLevel.GRAPH or body.trace_event_count > 0
+    kind = found.schedule_kind
+    if body.evidence_level is EvidenceLevel.NONE or observed:
+        kind = (ScheduleKind.OBSERVED if observed else ScheduleKind.SEMANTIC).name.lower()
+    return replace(
+        found,
+        **_of_receipt(case, names),
+        schedule_kind=kind,
+        semantic_compute_units_v3=body.canonical_compute_units
+        if semantic
+        else found.semantic_compute_units_v3,
+        expert_route=ExpertRouteFigures(
+            routes, 0 if routes is None else found.expert_route.route_event_count
+        ),
+        verification_epoch=body.issued_epoch,
+        artifacts=Artifacts(
+            engine_name=core.engine.name,
+            engine_version=core.engine.version,
+            engine_library=core.engine.library,
+            model_digest=core.model_digest,
+            model_bytes=found.artifacts.model_bytes,
+        ),
+        mint=_mint(case, experts=experts),
+    )
+
+
+def _mint(case: ComputeCase, *, experts: bool) -> Mint:
+    routes = case.documents.core.evidence.expert_route_root
+    return assess(MintFacts(case.body, experts=experts, routes=routes is not None))
 
 
 def _differences(

@@ -101,7 +101,7 @@ def _bundle(data: bytes, body: Fields, audit_key: bytes) -> Fields:
     private = bundles.read_private(bundles.opened(envelope, key))
     same("2: network_id", receipts.LOCAL, body["network_id"])
     epoch = shown["verification_epoch"]
-    require(body["issued_epoch"] <= epoch < body["expires_epoch"], "2: verification_epoch")
+    require(epoch == body["issued_epoch"], "2: verification_epoch")
     names = ("verification_epoch", "scheduler_key", "prompt_commitment")
     return {
         **{name: shown[name] for name in names},

@@ -63,6 +63,13 @@ def failing_rule(right: Replica, left: Replica = LEFT) -> str:
     return report.failure.name
 
 
+def test_a_copied_worker_root_is_no_match() -> None:
+    """One root is bound to one credential: the second who shows it has not computed it."""
+    root = A.receipt.observed.worker_state_root
+    copied = make_replica(TICKETS[1], STRANGER, worker_state_root=root)
+    assert failing_rule(replica(copied)) == "different worker state root"
+
+
 def test_two_replicas_match_by_their_public_files() -> None:
     report = match(A, B)
     assert report.matched
@@ -77,6 +84,7 @@ def test_two_replicas_match_by_their_public_files() -> None:
         "different worker credential",
         "different execution nullifier",
         "different worker key",
+        "different worker state root",
         "same core",
         "same evidence",
     ]

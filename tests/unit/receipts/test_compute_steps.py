@@ -130,8 +130,8 @@ def kernel_manifest(made: MadeReceipt) -> Any:
 ALONE: dict[str, tuple[int, Callable[[MadeReceipt], ComputeDocuments], str]] = {
     "binding": (1, public(receipt_binding=OTHER), "bundle.receipt_binding"),
     "id": (1, public(receipt_id=OTHER), "bundle.receipt_id"),
-    "early": (2, public(verification_epoch=498_899), "does not hold at the bundle's"),
-    "late": (2, public(verification_epoch=498_924), "does not hold at the bundle's"),
+    "early": (2, public(verification_epoch=498_899), "bundle.verification_epoch"),
+    "late": (2, public(verification_epoch=498_924), "bundle.verification_epoch"),
     "request unsigned": (3, unsigned("signed_request"), "did not sign the request"),
     "assignment unsigned": (3, unsigned("signed_assignment"), "did not sign the assignment"),
     "scheduler": (3, public(scheduler_key=STRANGER.public.raw), "did not sign the request"),
@@ -215,7 +215,7 @@ FIRST: dict[str, tuple[int, Callable[[MadeReceipt], Any], str]] = {
             issued_epoch=498_901,
             expires_epoch=498_925,
         ),
-        "does not hold at the bundle's",
+        "bundle.verification_epoch",
     ),
     "manifest digest": (5, bad_manifest, "wheel_digest"),
     "capability": (5, kernel_manifest, "trace_capability"),
@@ -370,10 +370,18 @@ def test_a_trusted_key_is_asked_for_even_when_the_bundle_is_open() -> None:
 
 @pytest.mark.parametrize(("epoch", "holds"), [(498_899, False), (498_923, True), (498_924, False)])
 def test_now_takes_the_place_of_the_bundles_epoch(epoch: int, holds: bool) -> None:
-    documents = public(verification_epoch=1)(ALL)
-    said = run(documents, ComputeContext(now_epoch=epoch))
+    said = run(ALL.documents, ComputeContext(now_epoch=epoch))
 
     assert failed(said) == ([] if holds else [2])
+
+
+def test_the_bundles_epoch_is_that_of_the_issue_whatever_now_is() -> None:
+    """No signature covers it: it may only repeat a number that one does."""
+    documents = public(verification_epoch=ALL.signed.body.issued_epoch + 1)(ALL)
+    for context in (ComputeContext(), ComputeContext(now_epoch=498_901)):
+        said = run(documents, context)
+        assert failed(said) == [2]
+        assert "bundle.verification_epoch" in said[2]
 
 
 def test_a_receipt_of_another_network_is_refused() -> None:

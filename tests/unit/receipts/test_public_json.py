@@ -141,14 +141,7 @@ def test_no_key_is_needed() -> None:
         public_receipt(ALL.case(public=None, private=None), NAMES)
 
 
-OF_THE_BUNDLE = {
-    "verification_bundle_id",
-    "semantic_compute_units_v3",
-    "semantic_schedule",
-    "expert_route",
-    "verification_epoch",
-    "artifacts",
-}
+OF_THE_BUNDLE = {"verification_bundle_id", "semantic_schedule"}
 
 
 # No other value of these two has the form of the document.

@@ -93,10 +93,18 @@ def test_an_empty_or_foreign_encoding_in_the_public_part_is_refused(name: str) -
         assert step in ((5, 6) if name == "manifest" else (9,))
 
 
-def test_an_epoch_within_the_window_is_refused_by_nobody_but_the_document() -> None:
-    """The worker may verify its own receipt later; the public document has to say when."""
+def test_an_epoch_within_the_window_but_not_of_the_issue_is_refused() -> None:
+    """Whoever has the key could write any number there: only a signed one may be repeated."""
     public = replace(ALL.public, verification_epoch=ALL.public.verification_epoch + 1)
-    assert failing_step(ALL.with_bundle(ALL.sealed(public=public))) == 13
+    assert failing_step(ALL.with_bundle(ALL.sealed(public=public))) == 2
+
+
+def test_a_weak_scheduler_key_is_refused_while_the_bundle_is_locked() -> None:
+    public = replace(ALL.public, scheduler_key=bytes(32))
+    files = ALL.with_bundle(ALL.sealed(public=public))
+    report = verify_set(files, TRUST, now=NOW)
+    assert report.failure is not None
+    assert report.failure.number == 3
 
 
 # Private part of the bundle, sealed again.
