@@ -16,16 +16,16 @@ I386 = 0x40000003
 X32 = 0x40000000
 THREAD = 0x3D0F00  # what the C library's threads are made with
 FAIL = 0x00050000
+CODE = tuple(struct.iter_unpack("<HBBI", program()))
 
 
 def decide(number: int, *arguments: int, architecture: int = X86_64) -> int:
     """Run the program as the kernel does and return its verdict."""
     padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
     data = struct.pack("<IIQ6Q", number, architecture, 0, *padded)
-    code = [struct.unpack("<HBBI", program()[at : at + 8]) for at in range(0, len(program()), 8)]
     accumulator, at = 0, 0
     while True:
-        operation, yes, no, k = code[at]
+        operation, yes, no, k = CODE[at]
         at += 1
         if operation == seccomp.LOAD:
             accumulator = int(struct.unpack_from("<I", data, k)[0])
