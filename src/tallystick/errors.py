@@ -8,7 +8,7 @@ they give positions and commitments instead.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class TallystickError(Exception):
@@ -33,6 +33,19 @@ class TallystickError(Exception):
         self.expected = expected
         self.found = found
         self.hint = hint
+
+    @classmethod
+    def of(cls, error: TallystickError, message: str | None = None) -> Self:
+        """Return an error of this kind that keeps what ``error`` expected, found and advised.
+
+        ``message`` None keeps its words too.
+        """
+        return cls(
+            error.message if message is None else message,
+            expected=error.expected,
+            found=error.found,
+            hint=error.hint,
+        )
 
     def __str__(self) -> str:
         parts = [self.message]

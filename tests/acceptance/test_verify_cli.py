@@ -202,6 +202,14 @@ def test_a_tampered_directory_is_exit_1(
     assert "1  FAILED" in result.stdout
 
 
+def test_a_failed_step_says_what_to_do(tallystick: Program, directory: Path, key: Path) -> None:
+    file_of(directory, BUNDLE.suffix).chmod(0o644)
+    words = tallystick("verify", directory, "--key", key).stdout
+    assert "what to do: treat its content as published; chmod 600 it" in words
+    document = json.loads(tallystick("verify", directory, "--key", key, "--json").stdout)
+    assert document["outcomes"][0]["steps"][0]["hint"].startswith("treat its content as published")
+
+
 def test_a_forged_set_with_a_fitting_marker_is_exit_1(
     tallystick: Program, directory: Path, key: Path
 ) -> None:

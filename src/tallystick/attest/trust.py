@@ -70,9 +70,7 @@ class TrustPolicy:
                 cls, parse_strict(data, max_bytes=MAX_POLICY_BYTES), where="trust policy"
             )
         except EvidenceError as error:
-            raise InputError(
-                error.message, expected=error.expected, found=error.found, hint=error.hint
-            ) from None
+            raise InputError.of(error) from None
         _check_policy(policy)
         return policy
 

@@ -112,9 +112,7 @@ def _replica(side: tuple[str, Mapping[str, bytes]], trust: TrustPolicy, now: dat
     try:
         verify_set(files, trust, now=now).require()
     except EvidenceError as error:
-        raise EvidenceError(
-            f"{name} does not verify: {error.message}", expected=error.expected, found=error.found
-        ) from None
+        raise EvidenceError.of(error, f"{name} does not verify: {error.message}") from None
     documents = read_documents(files, find_id(files))
     summary = inspect_receipt(files[RECEIPT.name(documents.set_id)])
     return Replica(summary, documents.compute.body)

@@ -79,7 +79,7 @@ def read_settings(source: Path, *, paths: frozenset[str]) -> BundleSettings:
         )
         check_parameters(settings.run, where=f"{SETTINGS_FILE}: bad field run")
     except EvidenceError as error:
-        raise InputError(error.message, expected=error.expected, found=error.found) from None
+        raise InputError.of(error) from None
     for split in settings.splits:
         if (split.tiles is None) == (split.geometry is None):
             raise InputError(

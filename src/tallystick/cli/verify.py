@@ -32,7 +32,14 @@ from tallystick.receipts.files import (
     verify_all,
     verify_named,
 )
-from tallystick.receipts.report import Status, Step, TrustScope, VerificationReport, as_document
+from tallystick.receipts.report import (
+    Restoration,
+    Status,
+    Step,
+    TrustScope,
+    VerificationReport,
+    as_document,
+)
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
@@ -187,9 +194,7 @@ def _restoration_lines(report: VerificationReport) -> Iterator[str]:
     if report.trust_scope is None and found.status is Status.NOT_CHECKED:
         return
     yield f"  state  {_WORDS[found.status]:<11}  {found.detail}"
-    for word, value in (("expected", found.expected), ("found", found.found)):
-        if value is not None:
-            yield f"{'':>22}{word}: {value}"
+    yield from _reasons(found)
 
 
 def _scope_words(report: VerificationReport) -> Iterator[str]:
@@ -213,9 +218,14 @@ def _step_lines(steps: Sequence[Step]) -> Iterator[str]:
         label = f"{first.number}" if first is last else f"{first.number}-{last.number}"
         text = detail if len(run) > 1 else f"{first.name}: {detail}"
         yield f"  {label:>5}  {_WORDS[status]:<11}  {text}"
-        for word, value in (("expected", first.expected), ("found", first.found)):
-            if value is not None:
-                yield f"{'':>22}{word}: {value}"
+        yield from _reasons(first)
+
+
+def _reasons(found: Step | Restoration) -> Iterator[str]:
+    reasons = (("expected", found.expected), ("found", found.found), ("what to do", found.hint))
+    for word, value in reasons:
+        if value is not None:
+            yield f"{'':>22}{word}: {value}"
 
 
 def _list(title: str, lines: Sequence[str]) -> list[str]:

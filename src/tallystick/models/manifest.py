@@ -152,9 +152,7 @@ def _checked(check: Callable[[], object]) -> None:
     try:
         check()
     except EvidenceError as error:
-        raise IncomparableError(
-            error.message, expected=error.expected, found=error.found, hint=error.hint
-        ) from None
+        raise IncomparableError.of(error) from None
 
 
 def _names(model: PinnedFacts) -> tuple[str, str]:

@@ -217,7 +217,7 @@ def _restored(
     try:
         restore_accepted(state, entry)
     except EvidenceError as error:
-        failed = Restoration(Status.FAILED, error.message, error.expected, error.found)
+        failed = Restoration(Status.FAILED, error.message, error.expected, error.found, error.hint)
         return replace(report, restoration=failed, proves=(), does_not_prove=())
     words = "the state store holds this receipt, value by value"
     return replace(report, restoration=Restoration(Status.PASSED, words))

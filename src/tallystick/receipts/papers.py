@@ -67,7 +67,9 @@ def public_key(raw: bytes, whose: str) -> PublicKey:
         return PublicKey.from_raw(raw)
     except InputError as error:
         raise EvidenceError(
-            f"the {whose} is a weak or invalid Ed25519 key", expected=error.expected
+            f"the {whose} is a weak or invalid Ed25519 key",
+            expected=error.expected,
+            hint=error.hint,
         ) from None
 
 
@@ -131,11 +133,7 @@ def _check_scheduler(papers: JobPapers) -> None:
         try:
             scheduler.verify(signature, message)
         except EvidenceError as error:
-            raise EvidenceError(
-                f"the scheduler did not sign the {what}",
-                expected=error.expected,
-                found=error.found,
-            ) from None
+            raise EvidenceError.of(error, f"the scheduler did not sign the {what}") from None
 
 
 def _check_request(receipt: ComputeReceipt, papers: JobPapers, run: InferenceRun) -> None:

@@ -48,13 +48,17 @@ class TrustScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One numbered step. ``detail`` says what was seen, why not checked, or what failed."""
+    """One numbered step. ``detail`` says what was seen, why not checked, or what failed.
+
+    A failed one has the rest of its error: ``expected``, ``found``, and what to do (``hint``).
+    """
 
     number: int
     status: Status
     detail: str
     expected: str | None = None
     found: str | None = None
+    hint: str | None = None
 
     @property
     def name(self) -> str:
@@ -79,6 +83,7 @@ class Restoration:
     detail: str
     expected: str | None = None
     found: str | None = None
+    hint: str | None = None
 
 
 NOT_RESTORED: Final = Restoration(Status.NOT_CHECKED, "no state store, or no key for the bundle")
@@ -136,12 +141,14 @@ class VerificationReport:
                 f"step {step.number} ({step.name}) failed: {step.detail}",
                 expected=step.expected,
                 found=step.found,
+                hint=step.hint,
             )
         if self.restoration.status is Status.FAILED:
             raise EvidenceError(
                 f"the state store does not agree: {self.restoration.detail}",
                 expected=self.restoration.expected,
                 found=self.restoration.found,
+                hint=self.restoration.hint,
             )
         if not self.verified:
             raise EvidenceError("step 12 (attestations and trust) was not checked")

@@ -219,7 +219,7 @@ def _core(case: ComputeCase, documents: SetDocuments) -> Step:
 
 def _stopped(steps: tuple[Step, ...], number: int, error: EvidenceError) -> tuple[Step, ...]:
     """Add the failed step; what comes after it is not checked."""
-    failed = Step(number, Status.FAILED, error.message, error.expected, error.found)
+    failed = Step(number, Status.FAILED, error.message, error.expected, error.found, error.hint)
     rest = range(number + 1, len(STEP_NAMES) + 1)
     return (
         *steps,

@@ -58,4 +58,4 @@ def parse_profile(data: bytes, *, where: str) -> SandboxProfile:
     try:
         return read_profile(value, where=where)
     except EvidenceError as error:
-        raise InputError(error.message, expected=error.expected, found=error.found) from None
+        raise InputError.of(error) from None

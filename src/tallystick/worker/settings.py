@@ -80,7 +80,7 @@ def parse_settings(data: bytes, *, folder: Path) -> WorkerSettings:
     try:
         settings = decode(WorkerSettings, {**DEFAULTS, **value}, where="worker settings")  # type: ignore[dict-item]
     except EvidenceError as error:
-        raise InputError(error.message, expected=error.expected, found=error.found) from None
+        raise InputError.of(error) from None
     return _placed(settings, folder)
 
 
