@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from tallystick.contracts.layout import (
 from tallystick.errors import UnavailableError
 from tallystick.store.files import opened_directory, remove, write_new
 from tallystick.store.home import make_private_dirs, remove_empty, require_private, unavailable
+from tallystick.store.pending import make_pending, pending_path
 
 _PROBE_BYTES = 64 * 1024  # about the size of a small set
 
@@ -47,6 +47,22 @@ def write_set(directory: Path, members: Sequence[Member], marker: Member) -> Pat
         return place.write(members, marker)
 
 
+def remove_set(directory: Path, marker: str) -> None:
+    """Remove a set that shall not count: its ``marker`` first, so that no part looks whole.
+
+    Raises UnavailableError.
+    """
+    try:
+        with opened_directory(directory) as descriptor:
+            os.unlink(marker, dir_fd=descriptor)
+            os.fsync(descriptor)
+            for name in os.listdir(descriptor):
+                os.unlink(name, dir_fd=descriptor)
+        directory.rmdir()
+    except OSError as error:
+        raise unavailable(directory, error) from error
+
+
 def prepare(directory: Path) -> OutputPlace:
     """Claim ``directory`` before a run, so that a place that cannot be written fails early.
 
@@ -59,7 +75,7 @@ def prepare(directory: Path) -> OutputPlace:
 
 def prepare_under(parent: Path) -> OutputPlace:
     """Claim a place in ``parent`` whose directory gets the name ``<id>`` with the completed set."""
-    return OutputPlace(parent / f".pending-{secrets.token_hex(8)}", final=parent)
+    return OutputPlace(pending_path(parent), final=parent)
 
 
 class OutputPlace:
@@ -69,8 +85,12 @@ class OutputPlace:
         self.directory = directory
         self._final = final
         self._created: tuple[Path, ...] = ()
+        self._lock: int | None = None
         try:
-            self._created = make_private_dirs(directory)
+            if final is None:
+                self._created = make_private_dirs(directory)
+            else:
+                self._created, self._lock = make_pending(directory)
             self._probe()
         except OSError as error:
             self.release()
@@ -102,6 +122,7 @@ class OutputPlace:
         except OSError as error:
             raise unavailable(self.directory, error) from error
         self._created = ()
+        self._unlock()
         return self.directory
 
     def _write_all(self, descriptor: int, members: Sequence[Member], marker: Member) -> None:
@@ -142,6 +163,13 @@ class OutputPlace:
         """Remove what was created here, unless a set was completed in it."""
         remove_empty(self._created)
         self._created = ()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        """Let go of a pending directory: until then nobody sweeps it away."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def __enter__(self) -> Self:
         return self
