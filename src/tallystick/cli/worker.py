@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,10 +11,12 @@ import click
 
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import PATH, json_option
-from tallystick.cli.output import emit_json, note, printable
+from tallystick.cli.output import emit, note, printable
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
+    from tallystick.errors import UnavailableError
+    from tallystick.queues.spool import CollectedFiles
     from tallystick.worker.loop import Turn
 
 
@@ -29,30 +33,49 @@ def command(config: Path | None, once: bool, as_json: bool) -> None:
     Exit status: 0 stopped in order, 4 bad settings, 6 the queue or the output cannot be used.
     """
     require_engine()
-    from tallystick.queues.sqlite.adapter import open_queue
+    from tallystick.queues.sqlite.adapter import open_queue, queue_path
     from tallystick.store.home import home
-    from tallystick.worker.loop import Worker
-    from tallystick.worker.settings import parse_settings, read_settings
+    from tallystick.worker.loop import Listener, Worker, new_worker_id
+    from tallystick.worker.notify import Notifier
+    from tallystick.worker.reporting import Reporter
+    from tallystick.worker.settings import DEFAULTS, read_settings
     from tallystick.worker.stopping import StopSwitch
 
     place = home()
-    settings = (
-        parse_settings(b"schema: tallystick.worker/v1\n", folder=place)
-        if config is None
-        else read_settings(config)
-    )
-    queue_path = Path(settings.queue) if settings.queue else place / "queue.sqlite3"
+    settings = DEFAULTS if config is None else read_settings(config)
+    worker_id = new_worker_id()
+    health = Path(settings.health) if settings.health else None
+    reporter = Reporter(worker_id, health, Notifier.of(os.environ, os.getpid()))
 
     def tell(turn: Turn) -> None:
-        if as_json:
-            emit_json(_document(turn))
-        else:
-            click.echo(_words(turn))
+        emit(_document(turn), as_json=as_json, text=_words(turn))
+        sys.stdout.flush()
 
-    with open_queue(queue_path) as queue, StopSwitch(settings.grace_seconds) as stop:
-        worker = Worker(queue, settings, place, stop, on_turn=tell)
-        turns = worker.work(until="empty" if once else "stopped")
-    note(f"{turns} runs")
+    with StopSwitch(settings.grace_seconds, on_tick=reporter.tick) as stop:
+        file = Path(settings.queue) if settings.queue else queue_path(place)
+        with open_queue(file) as queue:
+            worker = Worker(
+                queue,
+                settings,
+                place,
+                stop,
+                worker_id=worker_id,
+                reporter=reporter,
+                listener=Listener(tell, _note_collected, _note_trouble),
+            )
+            turns = worker.work(until="empty" if once else "stopped")
+    note(f"{turns} runs" if turns != 1 else "1 run")
+
+
+def _note_collected(files: CollectedFiles) -> None:
+    for file in files.accepted:
+        note(f"spool: {file.name} is job {file.submission.job_id}")
+    for refused in files.refused:
+        note(f"spool: {refused.name} was refused: {refused.reason}")
+
+
+def _note_trouble(error: UnavailableError) -> None:
+    note(f"trying again later: {error}")
 
 
 def _document(turn: Turn) -> JSONValue:

@@ -8,6 +8,7 @@ waiting again, or released.
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
+from tallystick.contracts.layout import MARKER
 from tallystick.contracts.request import InferenceRun
 from tallystick.errors import (
     InputError,
@@ -24,36 +26,56 @@ from tallystick.errors import (
     TallystickError,
     UnavailableError,
 )
-from tallystick.models.listing import list_models
-from tallystick.queues.port import JobResult, Lease, Queue
+from tallystick.queues.port import JobResult, JobState, Lease, Queue
+from tallystick.queues.spool import CollectedFiles, collect
+from tallystick.receipts.build_parts import require_plain_run
+from tallystick.store.artifacts import prepare_under, remove_set
+from tallystick.store.pending import sweep
 from tallystick.worker.heartbeat import Heartbeat
 from tallystick.worker.keys import SignerChoice
-from tallystick.worker.run import Place, RunResult, run_declared
+from tallystick.worker.reporting import Reporter
+from tallystick.worker.run import Guard, Place, RunResult, run_declared
 from tallystick.worker.settings import WorkerSettings
 from tallystick.worker.stopping import StopSwitch
+from tallystick.worker.supply import find_model
 
 _REASON: Final = 500  # characters that a queue keeps
 _AGAIN_SECONDS: Final = 5.0
+_LONGEST_PAUSE: Final = 60.0
+_IDLE: Final = "idle"
+
+Outcome = Literal["done", "failed", "dead", "again", "released", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What became of one fetched run. ``reason`` says why it is not done; nothing private in it."""
+    """What became of one fetched run. ``reason`` says why it is not done; nothing private in it.
+
+    ``done``: its set is at ``place``. ``failed`` and ``dead`` are the queue's states. ``again``: it
+    waits for another attempt. ``released``: it waits, and this was no attempt. ``lost``: the lease
+    is another's or ran out, or the queue could not be told.
+    """
 
     job_id: str
-    outcome: Literal["done", "failed", "again", "released", "lost"]
+    outcome: Outcome
     receipt_digest: str | None
     place: Path | None
     reason: str | None
     seconds: float
 
 
-OnTurn = Callable[[Turn], None]
-Execute = Callable[[InferenceRun, Callable[[], None]], RunResult]
+Execute = Callable[[InferenceRun, Guard], RunResult]
 
 
-def no_turn(_turn: Turn) -> None:
-    """Tell nobody."""
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who is told what a worker does: each turn, each look at the spool that found something, and
+    each time something cannot be used and is tried again later.
+    """
+
+    on_turn: Callable[[Turn], None] = lambda _turn: None
+    on_collected: Callable[[CollectedFiles], None] = lambda _files: None
+    on_trouble: Callable[[UnavailableError], None] = lambda _error: None
 
 
 class Worker:
@@ -66,129 +88,207 @@ class Worker:
         home: Path,
         stop: StopSwitch,
         *,
-        on_turn: OnTurn = no_turn,
+        worker_id: str | None = None,
+        reporter: Reporter | None = None,
+        listener: Listener | None = None,
         execute: Execute | None = None,
     ) -> None:
         self._queue = queue
         self._settings = settings
         self._home = home
         self._stop = stop
-        self._on_turn = on_turn
+        self._listener = listener or Listener()
         self._execute = execute or self._run
-        self.worker_id = f"{os.uname().nodename}:{os.getpid()}"[:120]
+        self.worker_id = worker_id or new_worker_id()
+        self._reporter = reporter or Reporter(self.worker_id, None, None)
+        self._receipts = _path(settings.receipts) or home / "receipts"
 
     def work(self, *, until: Literal["stopped", "empty"] = "stopped") -> int:
         """Work until told to stop, or (``empty``) until nothing waits; return the number of turns.
 
-        Raises UnavailableError when the queue itself cannot be used.
+        What cannot be used for a while is tried again, but not with ``empty``: then
+        UnavailableError is raised. It is also raised when the place of receipts or the health file
+        cannot be used from the start.
         """
-        turns = 0
-        while not self._stop.asked:
-            self._tell_health("idle")
-            lease = self._queue.claim(
-                self.worker_id, lease_seconds=float(self._settings.lease_seconds)
-            )
-            if lease is None:
-                if until == "empty":
-                    break
-                self._stop.wait(self._settings.idle_milliseconds / 1000)
-                continue
-            self._tell_health(lease.job_id)
-            turns += 1
-            self._on_turn(self._turn(lease))
+        sweep(self._receipts)
+        self._reporter.begin()
+        turns, pause = 0, _AGAIN_SECONDS
+        try:
+            while not self._stop.asked:
+                try:
+                    lease = self._fetch()
+                    if lease is None:
+                        if until == "empty" and not self._waiting():
+                            break
+                        self._stop.wait(self._settings.idle_milliseconds / 1000)
+                        continue
+                    turns += 1
+                    self._take(lease)
+                    pause = _AGAIN_SECONDS
+                except UnavailableError as error:
+                    if until == "empty":
+                        raise
+                    self._listener.on_trouble(error)
+                    self._reporter.doing(_IDLE)
+                    self._stop.wait(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+        finally:
+            self._reporter.end()
         return turns
 
-    def _turn(self, lease: Lease) -> Turn:
-        """Execute one run and say to the queue what became of it."""
+    def _fetch(self) -> Lease | None:
+        """Look into the spool folder, and take the run whose turn it is."""
+        self._reporter.doing(_IDLE)
+        if self._settings.spool is not None:
+            found = collect(Path(self._settings.spool), self._queue)
+            if found.accepted or found.refused:
+                self._listener.on_collected(found)
+        return self._queue.claim(self.worker_id, lease_seconds=float(self._settings.lease_seconds))
+
+    def _waiting(self) -> bool:
+        """Say whether runs wait, if only for a delay to be over."""
+        return dict(self._queue.counts())[JobState.PENDING] > 0
+
+    def _take(self, lease: Lease) -> None:
+        """Execute one run and tell what became of it.
+
+        Raises UnavailableError, after that, when the next run would fare alike.
+        """
+        self._reporter.doing(lease.job_id)
         started = time.monotonic()
-
-        def turn(outcome: Literal["failed", "again", "released", "lost"], reason: str) -> Turn:
-            return Turn(lease.job_id, outcome, None, None, reason, time.monotonic() - started)
-
+        trouble: UnavailableError | None = None
+        result: RunResult | None = None
+        outcome: Outcome = "done"
+        reason: str | None = None
         try:
             result = self._perform(lease)
-        except LostLeaseError as error:
-            return turn("lost", error.message)
-        except (InterruptedRunError, KeyboardInterrupt) as error:
-            self._say(lambda: self._queue.release(lease))
-            return turn("released", str(error) or "interrupted")
         except UnavailableError as error:
-            self._say(lambda: self._queue.release(lease))
-            self._stop.wait(_AGAIN_SECONDS)
-            return turn("released", error.message)
+            outcome, reason, trouble = self._interpret(lease, error)
         except TallystickError as error:
-            return turn(*self._give_up(lease, error))
-        return Turn(
-            lease.job_id,
-            "done",
-            result.receipt_digest,
-            result.directory,
-            None,
-            time.monotonic() - started,
+            outcome, reason = self._give_up(lease, error)
+        except KeyboardInterrupt:
+            self._release(lease)
+            raise
+        except Exception as error:  # a defect, or a system that fails: no reason to stop working
+            outcome, reason = self._give_up(lease, _as_failure(error))
+        self._listener.on_turn(
+            Turn(
+                job_id=lease.job_id,
+                outcome=outcome,
+                receipt_digest=None if result is None else result.receipt_digest,
+                place=None if result is None else result.directory,
+                reason=reason,
+                seconds=time.monotonic() - started,
+            )
         )
+        if trouble is not None:
+            raise trouble
 
     def _perform(self, lease: Lease) -> RunResult:
-        run = lease.run
-        _require_sound(run)
-        with Heartbeat(self._queue, lease) as beat:
+        _require_sound(lease.run)
+        with Heartbeat(self._queue, lease, self._stop.abort) as beat:
             self._stop.begin(self._settings.run_seconds)
             try:
-                result = self._execute(run, beat.require)
+
+                def guard() -> None:
+                    self._stop.check()
+                    beat.require()
+
+                result = self._execute(lease.run, guard)
             finally:
                 self._stop.end()
-            self._queue.complete(
-                lease, JobResult(result.receipt_digest, "complete", os.fspath(result.directory))
-            )
+            self._complete(lease, result)
         return result
 
-    def _give_up(
-        self, lease: Lease, error: TallystickError
-    ) -> tuple[Literal["failed", "again", "lost"], str]:
-        """A run that failed in the engine may be tried again; one that cannot be run never."""
-        retry: Literal["again", "never"] = "again" if isinstance(error, RunFailedError) else "never"
-        reason = error.message[:_REASON]
+    def _complete(self, lease: Lease, result: RunResult) -> None:
+        """Say that the run is done, again where the queue does not answer.
+
+        A set whose run is another's by now is removed.
+        """
+        place = os.fspath(result.directory)
+        end = time.monotonic() + lease.seconds
+        while True:
+            try:
+                return self._queue.complete(
+                    lease, JobResult(result.receipt_digest, "complete", place)
+                )
+            except LostLeaseError:
+                remove_set(result.directory, MARKER.name(result.receipt_id))
+                raise
+            except UnavailableError:
+                # It may have arrived all the same, so the set stays.
+                if self._stop.overdue or time.monotonic() >= end:
+                    raise
+                time.sleep(0.5)
+
+    def _interpret(
+        self, lease: Lease, error: UnavailableError
+    ) -> tuple[Outcome, str, UnavailableError | None]:
+        """Tell a run that cannot be written from a place that cannot be written to."""
+        if isinstance(error, LostLeaseError):
+            return "lost", _words(error), None
         try:
-            self._queue.fail(lease, reason, retry=retry, delay_seconds=_AGAIN_SECONDS)
+            with prepare_under(self._receipts):
+                pass
+            self._queue.heartbeat(lease)
         except LostLeaseError as lost:
-            return "lost", lost.message
-        return ("again" if retry == "again" else "failed"), reason
-
-    def _say(self, call: Callable[[], None]) -> None:
-        """Tell the queue, as far as it listens: a lease that cannot be ended runs out."""
-        try:
-            call()
+            return "lost", _words(lost), None
         except UnavailableError:
-            return
+            return self._release(lease), _words(error), error
+        return (*self._give_up(lease, error), None)
 
-    def _run(self, run: InferenceRun, guard: Callable[[], None]) -> RunResult:
+    def _give_up(self, lease: Lease, error: TallystickError) -> tuple[Outcome, str]:
+        """A run that failed may fare better another time; one that cannot be run never does."""
+        reason = _words(error)
+        if isinstance(error, InterruptedRunError):
+            return self._release(lease), reason
+        again = isinstance(error, RunFailedError | UnavailableError)
+        try:
+            state = self._queue.fail(
+                lease,
+                reason,
+                retry="again" if again else "never",
+                delay_seconds=_AGAIN_SECONDS if again else 0,
+            )
+        except UnavailableError:  # lost, or it runs out
+            return "lost", reason
+        if state is JobState.PENDING:
+            return "again", reason
+        return ("dead" if state is JobState.DEAD else "failed"), reason
+
+    def _release(self, lease: Lease) -> Literal["released", "lost"]:
+        """Hand a run back, as far as the queue listens: a lease that cannot be ended runs out."""
+        try:
+            self._queue.release(lease)
+        except UnavailableError:
+            return "lost"
+        return "released"
+
+    def _run(self, run: InferenceRun, guard: Guard) -> RunResult:
         settings = self._settings
         place = Place(
-            receipts=_path(settings.receipts),
+            receipts=self._receipts,
             signer=SignerChoice(_path(settings.key)),
             audit_key=_path(settings.audit_key),
             home=self._home,
         )
-        model = find_model(run.model_digest, settings.models, self._home)
-        return run_declared(model, run, threads=settings.threads, place=place, guard=guard)
 
-    def _tell_health(self, doing: str) -> None:
-        """Rewrite the health file, if there is one: who watches it looks at its time."""
-        path = _path(self._settings.health)
-        if path is None:
-            return
-        text = f"{int(time.time())} {self.worker_id} {doing}\n"
-        temporary = path.with_name(path.name + ".new")
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            raise UnavailableError(
-                f"the health file {path} cannot be written", found=error.strerror
-            ) from None
+        def look(_what: str, _done: int, _total: int) -> None:
+            self._stop.check()
+
+        model = find_model(run.model_digest, settings.models, self._home, look)
+        return run_declared(
+            model, run, threads=settings.threads, place=place, guard=guard, on_progress=look
+        )
+
+
+def new_worker_id() -> str:
+    """Return a name that no other worker has: containers share host names and process ids."""
+    return f"{os.uname().nodename[:80]}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def _require_sound(run: InferenceRun) -> None:
-    """What can be refused before a model is looked for. Raises InputError."""
+    """What can be refused before a model is looked for. Raises InputError or SandboxError."""
     if run.expires_at is not None and datetime.fromisoformat(run.expires_at) <= datetime.now(UTC):
         raise InputError("the run has expired", expected=f"before {run.expires_at}")
     if run.model_digest != run.model.expectedDigest:
@@ -197,33 +297,23 @@ def _require_sound(run: InferenceRun) -> None:
             expected=run.model.expectedDigest,
             found=run.model_digest,
         )
+    require_plain_run(run)
 
 
-def find_model(digest: str, names: tuple[str, ...] | None, home: Path) -> str:
-    """Return the name or path of the model with this digest; ``names`` None: any named one.
-
-    Raises InputError when there is none: no model file is opened for a digest that no pin has.
-    """
-    known = {item.name: item.pin.digest for item in list_models(home) if item.pin is not None}
-    for name in known if names is None else names:
-        if known.get(name) == digest:
-            return name
-    for name in names or ():
-        if name not in known and _digest_of(Path(name), home) == digest:
-            return name
-    raise InputError(
-        "this worker does not have the run's model",
-        expected=digest,
-        found=f"{len(known)} named models",
-        hint="pull or add the model, or name it in the worker's settings",
-    )
+def _as_failure(error: Exception) -> TallystickError:
+    """Return what an unforeseen exception means; its own text may be private."""
+    kind = type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        return RunFailedError(f"the system refused something ({kind})", found=error.strerror)
+    return RunFailedError(f"internal error ({kind})")
 
 
-def _digest_of(path: Path, home: Path) -> str | None:
-    from tallystick.execution.launch import no_progress
-    from tallystick.models.add import hash_file
-
-    return hash_file(path, home, no_progress).digest if path.is_file() else None
+def _words(error: TallystickError) -> str:
+    """Return an error as one line for the queue: what happened, and in short what was found."""
+    found = (error.found or "").partition(";")[0].partition("\n")[0]
+    text = f"{error.message}: {found}" if found else error.message
+    plain = "".join(letter if letter.isprintable() else " " for letter in text)
+    return plain.strip()[:_REASON] or type(error).__name__
 
 
 def _path(text: str | None) -> Path | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,6 +11,7 @@ from tallystick.canonical.yaml import parse_yaml
 from tallystick.contracts.codec import decode
 from tallystick.contracts.types import IntRange, LongText, MaxLength, OneOf
 from tallystick.errors import EvidenceError, InputError
+from tallystick.store.home import user_path
 
 WORKER_SCHEMA: Final = "tallystick.worker/v1"
 MAX_SETTINGS: Final = 64 * 1024
@@ -23,9 +25,9 @@ class WorkerSettings:
     """What a worker may be told. Paths are absolute, or relative to the settings' own folder.
 
     ``queue`` and ``receipts`` None are those of the data folder. ``spool`` is a folder whose files
-    are submitted. ``models`` are names or paths; None: every model of the data folder.
-    ``run_seconds`` bounds one run, ``grace_seconds`` what a run gets to finish once the worker is
-    told to stop. ``health`` is a file that is rewritten at every turn of the loop.
+    are submitted. ``models`` are names, or paths (with a separator); None: every model of the data
+    folder. ``run_seconds`` bounds one run, ``grace_seconds`` what a run gets to finish once the
+    worker is told to stop. ``health`` is a file that is rewritten every few seconds.
     """
 
     schema: Annotated[str, OneOf((WORKER_SCHEMA,))]
@@ -43,20 +45,21 @@ class WorkerSettings:
     idle_milliseconds: Annotated[int, IntRange(10, 3600 * 1000)]
 
 
-DEFAULTS: Final[dict[str, object]] = {
-    "queue": None,
-    "receipts": None,
-    "spool": None,
-    "models": None,
-    "key": None,
-    "audit_key": None,
-    "health": None,
-    "threads": None,
-    "lease_seconds": 120,
-    "run_seconds": 3600,
-    "grace_seconds": 60,
-    "idle_milliseconds": 500,
-}
+DEFAULTS: Final = WorkerSettings(
+    schema=WORKER_SCHEMA,
+    queue=None,
+    receipts=None,
+    spool=None,
+    models=None,
+    key=None,
+    audit_key=None,
+    health=None,
+    threads=None,
+    lease_seconds=120,
+    run_seconds=3600,
+    grace_seconds=60,
+    idle_milliseconds=500,
+)
 
 
 def read_settings(path: Path) -> WorkerSettings:
@@ -72,29 +75,33 @@ def read_settings(path: Path) -> WorkerSettings:
 def parse_settings(data: bytes, *, folder: Path) -> WorkerSettings:
     """Return the settings in the YAML ``data``; what is left out has its default value.
 
-    Relative paths are taken from ``folder``. Raises InputError naming the field.
+    Only ``schema`` may not be left out. Relative paths are taken from ``folder``. Raises InputError
+    naming the field.
     """
     value = parse_yaml(data, max_bytes=MAX_SETTINGS, where="worker settings")
     if not isinstance(value, dict):
         raise InputError("the worker settings are no mapping", expected="name: value lines")
+    defaults = {field.name: getattr(DEFAULTS, field.name) for field in fields(DEFAULTS)}
+    del defaults["schema"]
     try:
-        settings = decode(WorkerSettings, {**DEFAULTS, **value}, where="worker settings")  # type: ignore[dict-item]
+        settings = decode(WorkerSettings, {**defaults, **value}, where="worker settings")
     except EvidenceError as error:
         raise InputError.of(error) from None
     return _placed(settings, folder)
 
 
 def _placed(settings: WorkerSettings, folder: Path) -> WorkerSettings:
-    from dataclasses import replace
-
     def place(text: str | None) -> str | None:
-        return None if text is None else str(folder / Path(text).expanduser())
+        return None if text is None else str(folder / user_path(text))
 
+    models = settings.models
     return replace(
         settings,
         queue=place(settings.queue),
         receipts=place(settings.receipts),
         spool=place(settings.spool),
+        # What has a separator is a path, as everywhere a model is named.
+        models=models and tuple(str(folder / user_path(m)) if os.sep in m else m for m in models),
         key=place(settings.key),
         audit_key=place(settings.audit_key),
         health=place(settings.health),
