@@ -1,9 +1,9 @@
 """The child's half of a sandbox: lock this process, try every way out, report, and go on.
 
-The order is fixed: import and load what will be needed; try the channels outside (the positive
-control); make the namespaces and the root; close descriptors; give up rights; install the filter;
-try the channels again; report and wait for the supervisor, who looks for itself. No file of a
-model has been opened until then.
+The order is fixed: import and load what will be needed; make the namespaces and the root; close
+descriptors; give up rights; install the filter; try the channels; report and wait for the
+supervisor, who looks for itself. No file of a model has been opened until then. The process that
+stays outside and only waits tries the same channels (the positive control) at the same time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import errno
 import importlib
 import os
 import resource
+import select
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -21,10 +22,12 @@ from typing import Final
 from tallystick.canonical.json import JSONValue, jcs, parse_strict
 from tallystick.contracts.codec import decode, encode
 from tallystick.contracts.sandbox_profile import at_least
-from tallystick.errors import SandboxError
+from tallystick.errors import RunFailedError, SandboxError
 from tallystick.sandbox import kernel, mounts, namespaces, privileges, probes, seccomp
 from tallystick.sandbox.cage_spec import MAX_SPEC, CageSpec, LockedReport, Observations, Refusal
 
+# So much is written at once or not at all: two processes report on one pipe.
+_ATOMIC: Final = select.PIPE_BUF
 _STANDARD: Final = (0, 1, 2)
 # The C library loads it by name when a thread is cancelled: there is no path to it inside.
 _LATE_LIBRARIES: Final = ("libgcc_s.so.1",)
@@ -41,9 +44,10 @@ def enter(descriptor: int, *, result: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     cage = _Cage(spec, (*_STANDARD, *spec.keep, result))
     cage.prepare()
-    cage.control()
     if at_least(spec.level, "namespaces"):
         cage.leave()
+    else:
+        cage.control()
     if at_least(spec.level, "process"):
         cage.drop()
     cage.report()
@@ -73,9 +77,9 @@ class _Cage:
             os._exit(SandboxError.exit_code)
 
     def _send(self, kind: str, body: JSONValue) -> None:
-        data = memoryview(jcs({"kind": kind, "body": body}) + b"\n")
-        while data:
-            data = data[os.write(self._spec.report, data) :]
+        data = jcs({"kind": kind, "body": body}) + b"\n"
+        if len(data) > _ATOMIC or os.write(self._spec.report, data) != len(data):
+            raise RunFailedError("a report would mix with that of the other process")
 
     def prepare(self) -> None:
         """Import and load what will not be found, or only slowly, in the finished sandbox."""
@@ -91,7 +95,7 @@ class _Cage:
                 raise OSError(errno.ENOSYS, "the filter is for x86-64 Linux")
 
     def control(self) -> None:
-        """Try the channels before anything is locked, and report what was seen."""
+        """Try the channels in a process that is not locked, and report what was seen."""
         seen = probes.try_channels(self._spec.targets) | probes.try_entries(_nothing)
         self._send("control", encode(Observations.of(seen)))
 
@@ -100,7 +104,8 @@ class _Cage:
         paths = mounts.minimal([*sys.path, *mounts.mapped_files(), *self._spec.files])
         root = privileges.may_administer(namespaces.NOBODY)
         with self._at("fork"):
-            namespaces.fork_and_wait()  # this process may have threads, the forked one has not
+            # This process may have threads, the forked one has not.
+            namespaces.fork_and_wait(self.control)
         with self._at("namespaces"):
             namespaces.enter_as_root() if root else namespaces.enter_as_user()
             namespaces.fork_and_wait()

@@ -128,19 +128,20 @@ def await_lock(
     ends.theirs.close()  # or the end of the child would not be seen
     reader = MessageReader(ends.report)
     control: Observations | None = None
-    while (message := reader.next(_PATIENCE)) is not None:
+    locked: LockedReport | None = None
+    while control is None or locked is None:
+        message = reader.next(_PATIENCE)
+        if message is None:
+            return None
         with well_formed("a report of its sandbox"):
-            if message.kind == "refused":
+            if message.kind == "refused" and locked is None:
                 return decode(Refusal, message.body, where="refusal")
             if message.kind == "control" and control is None:
                 control = decode(Observations, message.body, where="control")
-            elif message.kind == "locked" and control is not None:
+            elif message.kind == "locked" and locked is None:
                 locked = decode(LockedReport, message.body, where="report")
-                break
             else:
                 raise RunFailedError("the child reported on its sandbox out of order")
-    else:
-        return None
     readback.require_descendant(locked.pid, process)
     status = readback.read_status(locked.pid)
     readback.check_status(level, status)
