@@ -122,6 +122,7 @@ class Scripted:
 
     script: tuple[Message, ...] = ()
     peak_rss = 0
+    audit = None
 
     def __init__(self, *_arguments: object, **_named: object) -> None:
         pass
@@ -184,7 +185,8 @@ def test_a_job_has_so_many_events_and_no_more(monkeypatch: pytest.MonkeyPatch, t
         "event", {"event": "Init", "seq": 0, "monotonic_ns": "1", "wall_ns": "2", "rss": "3"}
     )
     run = example_run()
-    job = GenerateJob(SETUP, 3, replace(run, max_tokens=tokens), RowClass(1, 1), "00" * 32, "no")
+    run = replace(run, max_tokens=tokens)
+    job = GenerateJob(SETUP, 3, run, RowClass(1, 1), "00" * 32, 64, "no")
     result = Message("result", {})
     outcome = outcome_of(monkeypatch, *[event] * (tokens + 8), result, job=job)
     assert len(outcome.events) == tokens + 8
@@ -195,7 +197,7 @@ def test_a_job_has_so_many_events_and_no_more(monkeypatch: pytest.MonkeyPatch, t
 def test_only_a_replay_may_find_evidence_wanting(monkeypatch: pytest.MonkeyPatch) -> None:
     error = Message("error", {"type": "EvidenceError", "message": "what"})
     run = example_run()
-    generate = GenerateJob(SETUP, 3, run, RowClass(1, 1), "00" * 32, "no")
+    generate = GenerateJob(SETUP, 3, run, RowClass(1, 1), "00" * 32, 64, "no")
     for job in (JOB, generate):
         with pytest.raises(RunFailedError, match="what"):
             outcome_of(monkeypatch, error, job=job)

@@ -32,6 +32,7 @@ def held_run(model: Path, home: Path, level: str | None, **changes: Any) -> Outc
             run=run,
             row_class=RowClass(2, 8) if run.policy == "row-class" else RowClass(1, 1),
             credential_id=CREDENTIAL.hex(),
+            max_prompt_tokens=4096,
             self_check="yes",
         )
         profile = None if level is None else load_profile(level)

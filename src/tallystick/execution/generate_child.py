@@ -11,7 +11,7 @@ from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.child_run import ChildRun
 from tallystick.execution.evidence import Gathered, merged, require_equal
 from tallystick.execution.jobs import GenerateJob
-from tallystick.execution.prompt import context_of, prepare_prompt
+from tallystick.execution.prompt import context_of, prepare_prompt, require_ordered_length
 from tallystick.execution.room import require_room
 from tallystick.execution.session import Execution, OnRows, generate, re_execute
 from tallystick.telemetry.events import EventKind
@@ -23,12 +23,14 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
 
     A sealing pass, or one that was asked for as a self-check, re-executes everything before
     anything is reported. Raises RunFailedError when it does not find what was generated, and
-    before anything is generated UsageError when the evidence would pass its bound.
+    before anything is generated InputError when the prompt does not fit, UsageError when the
+    evidence would pass its bound.
     """
     reporter.event(EventKind.INIT)
     rss_before = resident_bytes()
     engine = Engine(job.setup, job.model_fd, reporter)
     prompt = prepare_prompt(engine.model, job.run)
+    require_ordered_length(len(prompt.ids), job.max_prompt_tokens)
     cells = context_of(engine.model, job.run, len(prompt.ids), job.row_class)
     this = ChildRun.of(job, engine, prompt, cells, rss_before)
     if this.evidence.graph:

@@ -8,6 +8,7 @@ from typing import Annotated
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import Knob, RowClass
 from tallystick.contracts.types import (
+    U32,
     Count,
     Digest,
     Hex32,
@@ -41,7 +42,8 @@ class EngineSetup:
 class GenerateJob:
     """Run ``run`` on the model behind ``model_fd`` and gather the evidence that it asks for.
 
-    ``credential_id`` is that of the worker: its own root over the states is bound to it.
+    ``credential_id`` is that of the worker: its own root over the states is bound to it. A prompt
+    of more than ``max_prompt_tokens``, which its scheduler set, is refused before it is evaluated.
     """
 
     setup: EngineSetup
@@ -49,6 +51,7 @@ class GenerateJob:
     run: InferenceRun = field(repr=False)
     row_class: RowClass
     credential_id: Hex32
+    max_prompt_tokens: U32
     self_check: Annotated[str, OneOf(("no", "yes"))]
 
 

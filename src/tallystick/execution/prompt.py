@@ -71,3 +71,14 @@ def context_of(model: Model, run: InferenceRun, prompt_tokens: int, row_class: R
     if sequential:
         return SEQUENTIAL_CELLS
     return context_cells(prompt_tokens, run.max_tokens, row_class)
+
+
+def require_ordered_length(prompt_tokens: int, most: int) -> None:
+    """Raise InputError when a prompt has more tokens than its signed request allows."""
+    if prompt_tokens > most:
+        raise InputError(
+            "the prompt has more tokens than the job's scheduler allows",
+            expected=f"at most {most} (max_prefill_tokens of the request)",
+            found=str(prompt_tokens),
+            hint="nothing was generated; ask the scheduler for a job that allows them",
+        )

@@ -139,7 +139,7 @@ def tickets(run: InferenceRun, job: OrderedJob) -> tuple[Ticket, ...]:
 def open_ticket(ticket: Ticket) -> OrderedJob:
     """Return the job of a ticket with its one assignment; signatures and bindings are checked.
 
-    Raises InputError when the ticket contradicts itself.
+    Raises InputError when the ticket contradicts itself, or is of a class that no ticket has.
     """
     try:
         scheduler = PublicKey.from_hex(ticket.scheduler_key)
@@ -168,7 +168,28 @@ def open_ticket(ticket: Ticket) -> OrderedJob:
                 f"the ticket does not hold: its {what} is not the one that was signed",
                 hint=_ASK_AGAIN,
             )
+    _require_ordered(request.body.job_class, scheduler.raw, assignment.body.worker_key)
     return OrderedJob(scheduler.raw, request, (assignment,), nonce)
+
+
+def _require_ordered(job_class: JobClass, scheduler: bytes, worker: bytes) -> None:
+    """Refuse a class that says who ordered the job, and says it wrongly."""
+    if job_class is JobClass.SELF_LOCAL:
+        raise InputError(
+            "the ticket's class says that nobody ordered the job",
+            expected=" or ".join(
+                kind.name.lower() for kind in JobClass if kind is not JobClass.SELF_LOCAL
+            ),
+            found=job_class.name.lower(),
+            hint=_ASK_AGAIN,
+        )
+    if job_class is JobClass.REPLICA_EXTERNAL and scheduler == worker:
+        raise InputError(
+            "the ticket's class says that another ordered the job",
+            expected="a scheduler that is not the worker, or replica_self_ordered",
+            found="the worker's own key as scheduler",
+            hint=_ASK_AGAIN,
+        )
 
 
 def ticket_papers(

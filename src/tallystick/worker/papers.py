@@ -16,6 +16,7 @@ from tallystick.contracts.ticket import MAX_TICKET_BYTES, Ticket
 from tallystick.errors import EvidenceError, InputError
 from tallystick.receipts.build import RecordState, Sealing
 from tallystick.receipts.papers import JobPapers
+from tallystick.receipts.planned import check_planned
 from tallystick.receipts.scheduling import open_ticket, ticket_papers
 from tallystick.receipts.sealing import NONCE_BYTES
 from tallystick.receipts.self_local import (
@@ -55,27 +56,36 @@ class RunPapers:
 def own_papers(
     run: InferenceRun, worker: PublicKey, *, model_profile_id: bytes, max_prefill_tokens: int
 ) -> RunPapers:
-    """Return the papers of a run that nobody else ordered, with secrets of its own."""
-    secrets = JobSecrets.of(os.urandom(JOB_SECRETS_BYTES))
+    """Return the papers of a run that nobody else ordered, with secrets of its own.
+
+    Raises InputError for a run that declares another network or slot than its papers have.
+    """
+    secrets, now = JobSecrets.of(os.urandom(JOB_SECRETS_BYTES)), now_ms()
     papers = self_local_papers(
         secrets,
-        self_local_credential(secrets, worker.raw, now_ms()),
+        self_local_credential(secrets, worker.raw, now),
         run,
         model_profile_id=model_profile_id,
         max_prefill_tokens=max_prefill_tokens,
     )
+    check_planned(papers, run, now)
     return RunPapers(papers, secrets.prompt_nonce, secrets.output_nonce)
 
 
 def papers_of_ticket(ticket: Ticket, worker: PublicKey) -> RunPapers:
-    """Return the papers of the worker to whom ``ticket`` was given. Raises InputError."""
+    """Return the papers of the worker to whom ``ticket`` was given.
+
+    Raises InputError when it is for another worker, not valid now, or cannot give a receipt.
+    """
+    now = now_ms()
     papers = ticket_papers(
         open_ticket(ticket),
         worker,
         SigningKey.generate().public,  # the owner of this one credential
         os.urandom(SALT_BYTES),
-        now_ms(),
+        now,
     )
+    check_planned(papers, ticket.request, now)
     return RunPapers(papers, os.urandom(SALT_BYTES), os.urandom(SALT_BYTES))
 
 

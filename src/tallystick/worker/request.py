@@ -87,11 +87,11 @@ def check_options(options: RunOptions) -> None:
     _check_evidence(options.evidence or ())
     if options.chat not in ("raw", "template"):
         raise UsageError("unknown chat mode", expected="raw or template")
-    _check_text("prompt", options.prompt)
+    check_text("prompt", options.prompt)
     if not options.prompt:
         raise InputError("the prompt is empty", hint="give at least one character")
     if options.system is not None:
-        _check_text("system message", options.system)
+        check_text("system message", options.system)
 
 
 def _check_sampling(options: RunOptions) -> None:
@@ -120,7 +120,8 @@ def _check_evidence(evidence: tuple[str, ...]) -> None:
         raise UsageError("an evidence part is named twice", expected="each part once")
 
 
-def _check_text(what: str, text: str) -> None:
+def check_text(what: str, text: str) -> None:
+    """Raise InputError for a text that no prompt may be; ``what`` names it, it is not shown."""
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError:

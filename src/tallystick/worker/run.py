@@ -41,12 +41,14 @@ from tallystick.models.profiles import find_profile
 from tallystick.models.registry import ModelFile, OpenModel, open_model, resolve
 from tallystick.receipts.build import SetInputs, build_set
 from tallystick.receipts.build_parts import SupervisorFacts
+from tallystick.receipts.scheduling import open_ticket
 from tallystick.sandbox.profiles import SHIPPED, load_profile
 from tallystick.store.artifacts import OutputPlace, prepare, prepare_under
 from tallystick.store.home import home as default_home
 from tallystick.telemetry.events import EventKind, Stamper
 from tallystick.telemetry.log import encode_log
 from tallystick.telemetry.rss import resident_bytes
+from tallystick.worker.declared import check_declared
 from tallystick.worker.keys import SignerChoice, existing_key
 from tallystick.worker.papers import RunPapers, own_papers, papers_of_ticket, record_in
 from tallystick.worker.request import RunOptions, check_options, declare, uuid7
@@ -92,6 +94,10 @@ class OwnOrder:
 
     options: RunOptions
 
+    def require_sound(self) -> None:
+        """Raise UsageError or InputError for what no model could make good."""
+        check_options(self.options)
+
     def declared(self, model: ModelFile, commit: bytes) -> InferenceRun:
         """Return the declared run."""
         sandbox = load_profile(self.options.sandbox)
@@ -110,6 +116,11 @@ class TicketOrder:
 
     ticket: Ticket
     options: RunOptions
+
+    def require_sound(self) -> None:
+        """Raise InputError for a ticket that no worker and no model could make good."""
+        open_ticket(self.ticket)
+        check_declared(self.ticket.request)
 
     def declared(self, model: ModelFile, _: bytes) -> InferenceRun:
         """Return the ordered run under an id of its own. InputError for another model."""
@@ -141,18 +152,18 @@ class DeclaredOrder:
     run: InferenceRun
     options: RunOptions
 
+    def require_sound(self) -> None:
+        """Raise InputError for a run that no model could make good."""
+        check_declared(self.run)
+
     def declared(self, model: ModelFile, _: bytes) -> InferenceRun:
         """Return the run. Raises InputError unless the model is the one that it declares."""
-        for what, expected in (
-            ("model_digest", self.run.model_digest),
-            ("model.expectedDigest", self.run.model.expectedDigest),
-        ):
-            if expected != model.digest:
-                raise InputError(
-                    f"the run's {what} is not that of the model",
-                    expected=expected,
-                    found=model.digest,
-                )
+        if self.run.model_digest != model.digest:
+            raise InputError(
+                "the run's model_digest is not that of the model",
+                expected=self.run.model_digest,
+                found=model.digest,
+            )
         return self.run
 
     def papers(
@@ -213,7 +224,6 @@ def run(
     made on first use. Raises UsageError, InputError, IncomparableError, UnavailableError or
     RunFailedError; then no receipt exists and nothing is left behind.
     """
-    check_options(options)
     place = Place(
         output_dir=output_dir, signer=signer or SignerChoice(), audit_key=audit_key, home=home
     )
@@ -265,6 +275,7 @@ def _run(
     on_progress: OnProgress,
     guard: Guard = no_guard,
 ) -> RunResult:
+    order.require_sound()
     home = where.home or default_home()
     # A key inside the output is told as that, not as an output that is not empty.
     audit_key = _existing_audit_key(where.audit_key, home, where.output_dir)
@@ -276,14 +287,16 @@ def _run(
             pinned = pinned_facts(chosen)
             profile = model_profile(pinned)  # an architecture without units stops here
             declared = order.declared(chosen, commit_key(home))
+            check_declared(declared)  # reading a large model for its digest takes its time
             sandbox = declared_profile(declared, order.options.sandbox)
-            prepared = prepare_class(home, opened, chosen, engine, order.options, on_progress)
             created = False
-            if key is None:  # made now that everything is there but the answer
+            if key is None:  # made now that all is there that has to be
                 key, created = default_key(home)
+            # Papers that cannot give a receipt are refused here, before any engine is started.
             papers = order.papers(
                 declared, key.public, profile.model_profile_id, profile.native_context_tokens
             )
+            prepared = prepare_class(home, opened, chosen, engine, order.options, on_progress)
             executed = _execute(
                 declared,
                 papers,
@@ -342,11 +355,12 @@ def _run(
 def declared_profile(run: InferenceRun, wanted: str) -> SandboxProfile:
     """Return the sandbox profile that a run declares: one that ships, or the one at ``wanted``.
 
-    Raises InputError when the profile is not the declared one, SandboxError when it allows less
-    than the run demands.
+    What a run declares is a name and never a path. Raises InputError when the profile is not the
+    declared one, SandboxError when it allows less than the run demands.
     """
-    own = wanted != "none" and run.sandbox_profile not in SHIPPED
-    profile = load_profile(wanted if own else run.sandbox_profile)
+    profile = SHIPPED.get(run.sandbox_profile)
+    if profile is None:
+        profile = load_profile(wanted)
     if profile.name != run.sandbox_profile:
         raise InputError(
             "the sandbox profile is not the one that the run declares",
@@ -439,6 +453,7 @@ def _execute(
         run=declared,
         row_class=runtime.decode_class,
         credential_id=credential_id(papers.papers.credential).hex(),
+        max_prompt_tokens=papers.papers.request.body.max_prefill_tokens,
         self_check=options.self_check,
     )
     before = resident_bytes()

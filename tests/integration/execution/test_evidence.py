@@ -82,7 +82,7 @@ class Setting:
         engine = find_engine(self.home.path)
         with open_model(resolve(str(self.model), self.home.path)) as opened:
             run = self.declared(prompt, n, *parts)
-            job = GenerateJob(engine.setup(2), opened.fd, run, self.row_class, WORKER, check)
+            job = GenerateJob(engine.setup(2), opened.fd, run, self.row_class, WORKER, 4096, check)
             return run_job(job, self.knobs, model_fd=opened.fd).generation()
 
     def re_execute(self, found: Generation, n: int, *parts: str, worker: str) -> Generation:
