@@ -351,7 +351,7 @@ def make_set(
     return build_set(*make_inputs(run, generation, key=key, **changes), key, record_anywhere)
 
 
-def make_ordinary() -> BuiltSet:
+def make_ordinary(label: str = "papers") -> BuiltSet:
     """Build a set of the size that an everyday run leaves: 30 layers, 64 and 256 tokens."""
     prompt, sampled, layers = 64, 256, 30
     leaves = leaf_count(prompt, sampled, layers)
@@ -364,7 +364,7 @@ def make_ordinary() -> BuiltSet:
         state_leaves=leaves,
         leaf_checks=base64.b64encode(bytes(4 * leaves)).decode(),
     )
-    return make_set(make_run(max_tokens=1024), generation)
+    return make_set(make_run(max_tokens=1024), generation, label=label)
 
 
 def make_traced(

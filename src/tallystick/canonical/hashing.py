@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 from collections.abc import Sequence
 
 from tallystick.errors import EvidenceError
@@ -76,4 +77,4 @@ def u64le(value: int) -> bytes:
 
 def ids_bytes(ids: Sequence[int]) -> bytes:
     """Return token ids as concatenated u32 little-endian."""
-    return b"".join(map(u32le, ids))
+    return struct.pack(f"<{len(ids)}I", *ids)

@@ -117,9 +117,18 @@ class Architecture:
         _positive("vocabulary", self.vocabulary)
         if not 1 <= len(self.layers) <= MAX_LAYERS:
             raise _contradiction("number of layers", f"1..{MAX_LAYERS}", str(len(self.layers)))
-        for layer in self.layers:
+        # Models repeat a few descriptions many times: equal ones become one object, so that what
+        # follows from a layer is worked out once, and found again by identity.
+        known: dict[LayerDescription, LayerDescription] = {}
+        shared = tuple([known.setdefault(layer, layer) for layer in self.layers])
+        object.__setattr__(self, "layers", shared)
+        for layer in known:
             _check_mixer(layer.mixer)
             _check_feed_forward(layer.feed_forward)
+
+    def distinct_layers(self) -> tuple[LayerDescription, ...]:
+        """Return each description once, in the order of first use; compare them by identity."""
+        return tuple({id(layer): layer for layer in self.layers}.values())
 
     @property
     def architecture_id(self) -> bytes:
@@ -180,11 +189,9 @@ def encode_architecture(architecture: Architecture) -> bytes:
     writer.u32(architecture.hidden)
     writer.u32(architecture.vocabulary)
     writer.count(len(architecture.layers), limit=MAX_LAYERS)
-    known: dict[LayerDescription, bytes] = {}  # models repeat a few descriptions many times
+    encoded = {id(layer): _encoded_layer(layer) for layer in architecture.distinct_layers()}
     for layer in architecture.layers:
-        data = known.get(layer)
-        if data is None:
-            data = known[layer] = _encoded_layer(layer)
+        data = encoded[id(layer)]
         writer.fixed(data, len(data))
     return writer.finish()
 

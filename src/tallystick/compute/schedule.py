@@ -135,11 +135,12 @@ class _Phase:
             return
         hidden = architecture.hidden
         layers = {
-            layer: tuple(_layer(layer, hidden, tokens, past)) for layer in {*architecture.layers}
+            id(layer): tuple(_layer(layer, hidden, tokens, past))
+            for layer in architecture.distinct_layers()
         }
         head = Gemm(architecture.vocabulary, tokens, hidden, 1)
         self._stages.append((EmbeddingLookup(hidden * tokens),))
-        self._stages += [layers[layer] for layer in architecture.layers]
+        self._stages += [layers[id(layer)] for layer in architecture.layers]
         self._stages.append((RmsNorm(hidden, tokens), head))
 
     def operations(self) -> tuple[ScheduledOperation, ...]:

@@ -65,10 +65,11 @@ def semantic_units(
     """
     check_counts(prefill_tokens, generated_tokens)
     tokens = prefill_tokens + generated_tokens
-    layers = Counter(architecture.layers)  # models repeat a few descriptions many times
+    times = Counter(map(id, architecture.layers))
+    layers = [(times[id(layer)], layer) for layer in architecture.distinct_layers()]
 
     def over_layers(part: Callable[[LayerDescription], int]) -> int:
-        return sum(times * part(layer) for layer, times in layers.items())
+        return sum(number * part(layer) for number, layer in layers)
 
     parts = MacParts(
         projections=tokens * over_layers(lambda x: _projections(architecture, x.mixer)),
