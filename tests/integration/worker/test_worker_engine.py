@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from tallystick.worker.request import RunOptions
 from tallystick.worker.settings import DEFAULTS
 from tallystick.worker.stopping import StopSwitch
 from tests.support.documents import digest_of
-from tests.support.runs import EngineHome, children_of
+from tests.support.runs import EngineHome, children_of, is_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
@@ -86,9 +86,9 @@ class Farm:
     def start(self, *words: str, **changes: Any) -> subprocess.Popen[bytes]:
         """Start a worker as a user does."""
         file = self.folder / "worker.yaml"
-        lines = ["schema: tallystick.worker/v1"]
-        for name in ("queue", "receipts", "threads", "idle_milliseconds"):
-            lines.append(f"{name}: {getattr(self.settings(), name)}")
+        settings = self.settings()
+        named = ("schema", "queue", "receipts", "threads", "idle_milliseconds")
+        lines = [f"{name}: {getattr(settings, name)}" for name in named]
         lines.append(f"models: [{', '.join(map(str, self.models))}]")
         lines += [f"{name}: {value}" for name, value in changes.items()]
         file.write_text("\n".join(lines) + "\n")
@@ -102,13 +102,11 @@ class Farm:
 
 
 @pytest.fixture(scope="module")
-def models(
-    engine_home: EngineHome, endless_model: Callable[[str], Path]
-) -> Iterator[tuple[Path, ...]]:
+def models(engine_home: EngineHome, endless_model: Callable[[str], Path]) -> tuple[Path, ...]:
     paths = tuple(endless_model(name) for name in ARCHITECTURES)
     for path in paths:  # calibrated once, and not in the middle of what is looked at
         engine_home.run(path, PROMPT, 2)
-    yield paths
+    return paths
 
 
 @pytest.fixture
@@ -249,11 +247,7 @@ def test_kills_at_any_moment_lose_nothing(farm: Farm) -> None:
                 children = children_of(worker.pid)
                 worker.kill()
                 worker.communicate()
-            for pid in children:
-                until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
-            for name in farm.complete_sets():
-                if not name.startswith("."):
-                    verified(farm, farm.receipts / name)
+            until(lambda gone=children: not any(map(is_running, gone)))  # type: ignore[misc]
         last = farm.start("--once", lease_seconds=60)
         _, err = last.communicate(timeout=PATIENCE)
         assert last.returncode == 0, err
@@ -271,12 +265,10 @@ def test_kills_at_any_moment_lose_nothing(farm: Farm) -> None:
     assert places <= {str(path) for path in farm.receipts.iterdir()}
     assert ends[LeaseEnd.EXPIRED] >= 1
     assert farm.left_overs() == []
-
-
-def verified(farm: Farm, place: Path) -> None:
+    assert farm.complete_sets() == {path.name for path in farm.receipts.iterdir()}
     key = farm.home.path / "keys" / "default.pub.pem"
-    done = farm.home.cli("verify", place, "--key", key)
-    assert done.returncode == 0, done.stderr
+    verified = farm.home.cli("verify", *farm.receipts.iterdir(), "--key", key)
+    assert verified.returncode == 0, verified.stderr
 
 
 def test_two_workers_share_the_work(farm: Farm) -> None:
