@@ -9,7 +9,7 @@ from pathlib import Path
 from tallystick.contracts.compute_receipt import JobClass
 from tallystick.errors import EvidenceError
 from tallystick.store.state.entry import StateEntry
-from tallystick.store.state.restore import read_state, restore_accepted
+from tallystick.store.state.restore import restore_accepted
 from tallystick.store.state.schema import STATE_NAME
 from tallystick.store.state.store import open_state
 
@@ -62,7 +62,7 @@ def refusal(call: Callable[[], None]) -> str | None:
 
 def recorded(path: Path, entry: StateEntry) -> bool:
     """Say whether the store at rest at ``path`` holds ``entry``; it must be sound either way."""
-    message = refusal(lambda: restore_accepted(read_state(path), entry))
+    message = refusal(lambda: restore_accepted(path.read_bytes(), entry))
     assert message in (None, "the state store has not accepted this receipt")
     return message is None
 

@@ -20,7 +20,7 @@ from tallystick.cli.options import (
 )
 from tallystick.cli.output import emit, printable
 from tallystick.contracts.commitments import local_network_id
-from tallystick.errors import UsageError
+from tallystick.errors import UnavailableError, UsageError
 from tallystick.receipts.files import (
     Checks,
     NamedFiles,
@@ -90,7 +90,8 @@ def command(
     with --key, or a --trust-policy. With the bundle's key the private half is checked too; with
     that key alone, the signer's key is taken out of the bundle (embedded_local_snapshot).
 
-    Exit status: 0 every set holds, 1 one does not, 4 there was nothing to judge.
+    Exit status: 0 every set holds, 1 one does not, 4 there was nothing to judge, 6 a
+    state store is in use.
     """
     named = _named(receipt, bundle, public_json, state_db)
     if named is not None and paths:
@@ -160,7 +161,7 @@ def _outcome(outcome: PathOutcome) -> JSONValue:
     path = printable(str(outcome.path))
     if outcome.report is None:
         problem = printable(str(outcome.problem))
-        return {"path": path, "verdict": "nothing to verify", "problem": problem}
+        return {"path": path, "verdict": _no_verdict(outcome), "problem": problem}
     report = outcome.report
     document = as_document(report)
     assert isinstance(document, dict)
@@ -170,13 +171,17 @@ def _outcome(outcome: PathOutcome) -> JSONValue:
     return {"path": path, "verdict": _verdict(report), "status": report.status, **document}
 
 
+def _no_verdict(outcome: PathOutcome) -> str:
+    return "not now" if isinstance(outcome.problem, UnavailableError) else "nothing to verify"
+
+
 def _verdict(report: VerificationReport) -> str:
     return "verified" if report.verified else "failed"
 
 
 def _words(outcome: PathOutcome) -> str:
     if outcome.report is None:
-        return f"nothing to verify  {outcome.path}\n  {outcome.problem}"
+        return f"{_no_verdict(outcome)}  {outcome.path}\n  {outcome.problem}"
     report = outcome.report
     name = report.receipt_digest or report.set_id
     lines = [f"{_verdict(report)}  {name}", *_step_lines(report.steps)]

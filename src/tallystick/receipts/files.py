@@ -20,6 +20,7 @@ from tallystick.errors import (
     InputError,
     NothingToVerifyError,
     NoTrustError,
+    UnavailableError,
     UsageError,
 )
 from tallystick.receipts.report import Restoration, Status, VerificationReport
@@ -41,12 +42,12 @@ class PathOutcome:
     """What became of one set, or of one path without a readable set.
 
     Exactly one of ``report`` and ``problem`` is present: a problem (nothing recognisable, an
-    incomplete set) is no verdict about evidence.
+    incomplete set, a state store in use) is no verdict about evidence.
     """
 
     path: Path
     report: VerificationReport | None
-    problem: InputError | None
+    problem: InputError | UnavailableError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,15 @@ class VerificationRun:
     def exit_code(self) -> int:
         """0 only when at least one set was found and every one holds.
 
-        A set that does not hold (1) weighs more than a path that could not be judged (4).
+        A set that does not hold (1) weighs more than a path that could not be judged: 4, or 6 when
+        that was only for now.
         """
         if any(item.report and not item.report.verified for item in self.outcomes):
             return EvidenceError.exit_code
-        if not self.verified or any(item.problem for item in self.outcomes):
-            return NothingToVerifyError.exit_code
-        return 0
+        problems = [item.problem.exit_code for item in self.outcomes if item.problem]
+        if not self.verified:
+            problems.append(NothingToVerifyError.exit_code)
+        return problems[0] if problems else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ def verify_named(files: NamedFiles, checks: Checks) -> VerificationRun:
         outcome = _verify_location(files.receipt, location, context, whole=True)
     except EvidenceError as error:
         outcome = PathOutcome(files.receipt, failed_report(location.set_id, error), None)
-    except NothingToVerifyError as problem:
+    except (NothingToVerifyError, UnavailableError) as problem:
         outcome = PathOutcome(files.receipt, None, problem)
     return VerificationRun((outcome,))
 
@@ -197,7 +200,7 @@ def _verify_location(
         return PathOutcome(path, _restored(report, loaded.files, context), None)
     except EvidenceError as error:
         return PathOutcome(path, failed_report(location.set_id, error), None)
-    except NothingToVerifyError as problem:
+    except (NothingToVerifyError, UnavailableError) as problem:
         return PathOutcome(path, None, problem)
 
 

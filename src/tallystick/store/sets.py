@@ -19,12 +19,14 @@ from tallystick.contracts.layout import (
     MARKER,
     MEMBERS,
     RECEIPT,
+    STATE,
     MemberKind,
     kind_of,
     split_name,
 )
 from tallystick.contracts.opening import ReceiptSet, SetMember
 from tallystick.errors import EvidenceError, NothingToVerifyError
+from tallystick.store.database.place import require_at_rest
 from tallystick.store.files import opened_directory, read_plain
 
 _INCOMPLETE = "the set is incomplete: ask for all public files, or run again"
@@ -106,7 +108,7 @@ def load_set(location: SetLocation) -> LoadedSet:
 
     Raises NothingToVerifyError when the marker or a public file is missing, EvidenceError when a
     file is unparsable, too large, a link, not named by the marker, or private and yet readable by
-    others.
+    others, UnavailableError when the state store is not at rest.
     """
     try:
         with opened_directory(location.directory.resolve()) as descriptor:
@@ -175,7 +177,7 @@ def _read_member(descriptor: int, member: SetMember, set_id: str) -> bytes | Non
     if kind.visibility == "public":
         return _read_public(descriptor, member.name, kind.max_bytes)
     try:
-        data, info = read_plain(descriptor, member.name, max_bytes=kind.max_bytes)
+        data, info = _read_private(descriptor, member.name, kind)
     except (FileNotFoundError, PermissionError):
         return None
     mode = stat.S_IMODE(info.st_mode)
@@ -187,6 +189,15 @@ def _read_member(descriptor: int, member: SetMember, set_id: str) -> bytes | Non
             hint="treat its content as published; chmod 600 it to verify the set",
         )
     return data
+
+
+def _read_private(descriptor: int, name: str, kind: MemberKind) -> tuple[bytes, os.stat_result]:
+    if kind is not STATE:
+        return read_plain(descriptor, name, max_bytes=kind.max_bytes)
+    require_at_rest(descriptor, name)
+    found = read_plain(descriptor, name, max_bytes=kind.max_bytes)
+    require_at_rest(descriptor, name)  # nor did anyone open it while it was read
+    return found
 
 
 def _read_public(descriptor: int, name: str, max_bytes: int) -> bytes:

@@ -153,6 +153,32 @@ def test_a_changed_row_is_refused(directory: Path, name: str) -> None:
         assert report.proves == ()
 
 
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_a_store_that_is_not_at_rest_is_no_verdict(directory: Path, suffix: str) -> None:
+    """Its bytes are those that were signed for, and still not all of the truth."""
+    beside = file_of(directory, STATE).with_name(STATE.name("") + suffix)
+    beside.touch(mode=0o600)
+    for run in (
+        verify_named(named(directory), EMBEDDED),
+        verify_all([directory], EMBEDDED),
+        verify_all([directory], Checks(TRUST)),
+    ):
+        (outcome,) = run.outcomes
+        assert run.exit_code == 6
+        assert outcome.report is None
+        assert "not at rest" in str(outcome.problem)
+    beside.unlink()
+    assert report_of(verify_all([directory], EMBEDDED)).status == "local_restored"
+
+
+def test_a_failed_set_weighs_more_than_one_in_use(directory: Path, tmp_path: Path) -> None:
+    other = write_set(tmp_path / "other", OTHER.members, OTHER.marker)
+    (other / (STATE.name("") + "-wal")).touch()
+    assert verify_all([directory, other], EMBEDDED).exit_code == 6
+    file_of(directory, COMPUTE_RECEIPT).write_bytes(b"")
+    assert verify_all([other, directory], EMBEDDED).exit_code == 1
+
+
 STORES: dict[str, Callable[[], bytes]] = {
     "another run's": lambda: Forger(OTHER.files()).data(STATE),
     "truncated": lambda: FORGER.data(STATE)[:8192],

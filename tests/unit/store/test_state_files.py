@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from tallystick.errors import (
     EvidenceError,
-    NothingToVerifyError,
     TallystickError,
     UnavailableError,
 )
 from tallystick.store.database import place
 from tallystick.store.files import opened_directory
-from tallystick.store.state import restore, store
-from tallystick.store.state.restore import read_state, restore_accepted
+from tallystick.store.state import store
+from tallystick.store.state.restore import restore_accepted
 from tallystick.store.state.schema import MARKS, STATE_NAME
 from tallystick.store.state.store import open_state
 from tests.support.ordinary_user import run_as_ordinary_user
@@ -119,7 +118,7 @@ def test_other_content_is_refused(path: Path, spoil: Spoil, message: str) -> Non
     with pytest.raises(UnavailableError, match=message) as unavailable:
         open_state(path)
     with pytest.raises(EvidenceError, match=message) as evidence:
-        restore_accepted(read_state(path), make_entry())
+        restore_accepted(path.read_bytes(), make_entry())
 
     assert (unavailable.value.exit_code, evidence.value.exit_code) == (6, 1)
     assert path.read_bytes() == before
@@ -130,7 +129,7 @@ def test_an_empty_file_is_no_store_and_not_made_one(path: Path) -> None:
     with pytest.raises(UnavailableError, match="no state store"):
         open_state(path)
     with pytest.raises(EvidenceError, match="no SQLite database"):
-        restore_accepted(read_state(path), make_entry())
+        restore_accepted(path.read_bytes(), make_entry())
     assert path.read_bytes() == b""
 
 
@@ -155,13 +154,13 @@ def test_a_truncated_store_is_not_written_to(path: Path) -> None:
 def test_a_changed_row_is_named(path: Path) -> None:
     executing("PRAGMA ignore_check_constraints = ON", "UPDATE receipts SET bundle_id = x'00'")(path)
     with pytest.raises(EvidenceError, match=r"damaged|another bundle_id"):
-        restore_accepted(read_state(path), make_entry())
+        restore_accepted(path.read_bytes(), make_entry())
 
 
 def test_a_receipt_without_its_job_is_damage(path: Path) -> None:
     executing("PRAGMA foreign_keys = OFF", "DELETE FROM jobs")(path)
     with pytest.raises(EvidenceError, match="damaged") as caught:
-        restore_accepted(read_state(path), make_entry())
+        restore_accepted(path.read_bytes(), make_entry())
     assert "a receipt without its job" in str(caught.value)
 
 
@@ -227,9 +226,6 @@ def test_files_that_are_not_plainly_ours_are_refused(
     message = "symbolic link|not a regular file" if "symbolic" in message else message
     with pytest.raises(UnavailableError, match=message):
         open_state(path)
-    with pytest.raises(EvidenceError, match=message):
-        read_state(path)
-
     assert sorted(os.listdir(path.parent)) == before
 
 
@@ -261,8 +257,6 @@ def test_another_user_s_file_is_refused(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(UnavailableError, match="belongs to another user"):
         open_state(path)
-    with pytest.raises(EvidenceError, match="belongs to another user"):
-        read_state(path)
 
 
 def test_a_directory_of_others_is_refused(path: Path, tmp_path: Path) -> None:
@@ -312,26 +306,15 @@ def test_without_descriptors_of_directories_the_path_serves(
 def test_a_store_in_use_is_not_read(path: Path) -> None:
     with open_state(path) as opened:
         opened.accept(make_entry(1, job="other"))
-        with pytest.raises(UnavailableError, match="not at rest"):
-            read_state(path)
+        with (
+            opened_directory(path.parent) as directory,
+            pytest.raises(UnavailableError, match="not at rest") as caught,
+        ):
+            place.require_at_rest(directory, path.name)
+        assert caught.value.exit_code == 6
+    with opened_directory(path.parent) as directory:
+        place.require_at_rest(directory, path.name)
     assert recorded(path, make_entry(1, job="other"))
-
-
-def test_a_missing_store_is_nothing_to_verify(path: Path) -> None:
-    path.unlink()
-    with pytest.raises(NothingToVerifyError):
-        read_state(path)
-    with pytest.raises(NothingToVerifyError):
-        read_state(path.parent / "missing" / STATE_NAME)
-    assert os.listdir(path.parent) == []
-
-
-def test_a_store_beyond_the_bound_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restore, "MAX_STATE", path.stat().st_size)
-    read_state(path)
-    monkeypatch.setattr(restore, "MAX_STATE", path.stat().st_size - 1)
-    with pytest.raises(EvidenceError, match="too large"):
-        read_state(path)
 
 
 def test_a_locked_store_is_waited_for_and_then_unavailable(path: Path) -> None:
@@ -423,7 +406,7 @@ def test_errors_name_no_content_of_a_hostile_schema(path: Path) -> None:
     in_schema("CREATE TABLE", "ATTACK")(path)
     attempts: tuple[Callable[[], None], ...] = (
         lambda: accept(path, make_entry()),
-        lambda: restore_accepted(read_state(path), make_entry()),
+        lambda: restore_accepted(path.read_bytes(), make_entry()),
     )
     for attempt in attempts:
         with pytest.raises(TallystickError) as caught:

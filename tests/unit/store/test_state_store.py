@@ -17,7 +17,7 @@ from tallystick.contracts.compute_receipt import JobClass, encode, receipt_id
 from tallystick.errors import EvidenceError
 from tallystick.store.database.marks import schema_parts
 from tallystick.store.state.entry import StateEntry, entry_of
-from tallystick.store.state.restore import read_state, restore_accepted
+from tallystick.store.state.restore import restore_accepted
 from tallystick.store.state.schema import MARKS, STATE_NAME, fingerprint
 from tallystick.store.state.store import open_state
 from tests.support.compute_sets import make_receipt
@@ -91,7 +91,7 @@ def test_reading_changes_nothing_and_leaves_nothing(path: Path) -> None:
     accept(path, make_entry())
     before = (path.read_bytes(), path.stat().st_mtime_ns, os.listdir(path.parent))
 
-    restore_accepted(read_state(path), make_entry())
+    restore_accepted(path.read_bytes(), make_entry())
     recorded(path, make_entry(1))
 
     assert (path.read_bytes(), path.stat().st_mtime_ns, os.listdir(path.parent)) == before
@@ -195,7 +195,7 @@ def changed(entry: StateEntry, name: str) -> StateEntry:
 def test_every_field_is_compared(path: Path, name: str) -> None:
     entry = replace(make_entry(job_class=REPLICA), verification_epoch=500_001)
     accept(path, entry)
-    data = read_state(path)
+    data = path.read_bytes()
     restore_accepted(data, entry)
 
     message = "has not accepted" if name == "receipt_id" else f"holds another {name}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.contracts.layout import MARKER, MEMBERS, RECEIPT, STATE, MemberKind
-from tallystick.errors import EvidenceError, NothingToVerifyError
+from tallystick.errors import EvidenceError, NothingToVerifyError, UnavailableError
 from tallystick.receipts.build import BuiltSet
 from tallystick.store.artifacts import write_set
 from tallystick.store.sets import (
@@ -56,6 +56,16 @@ def test_a_private_member_may_be_withheld(
     assert loaded.withheld == (name,)
     assert name not in loaded.files
     assert len(loaded.files) == len(MEMBERS)  # the marker is one of them
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_a_state_store_in_use_is_not_read(built: BuiltSet, directory: Path, suffix: str) -> None:
+    name = STATE.name(built.receipt_id)
+    (directory / (name + suffix)).touch(mode=0o600)
+    with pytest.raises(UnavailableError, match="is not at rest") as caught:
+        read_set(directory)
+    assert caught.value.exit_code == 6
+    assert f"{name}{suffix}" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", PRIVATE, ids=name_of)

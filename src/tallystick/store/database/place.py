@@ -51,6 +51,22 @@ def create_missing(
         os.fsync(directory)
 
 
+def require_at_rest(directory: int, name: str) -> None:
+    """Require that nothing of SQLite's stands beside the file ``name``, which is then the truth.
+
+    Raises UnavailableError when a process has it open, or left off in the middle.
+    """
+    for suffix in (_SHARED_MEMORY, *PENDING_SUFFIXES):
+        if exists(directory, name + suffix):
+            raise UnavailableError(
+                f"{name} is not at rest",
+                expected="one file",
+                found=f"a {name}{suffix} beside it",
+                hint="wait for the process that has it open; if that was killed, open the file for "
+                "writing once, which completes or undoes what it left",
+            )
+
+
 def check_files(directory: int, name: str) -> None:
     """Check the kind, owner, mode and links of the file and of what SQLite keeps beside it.
 

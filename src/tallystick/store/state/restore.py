@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import fields
-from pathlib import Path
 from typing import Final
 
-from tallystick.contracts.layout import STATE
-from tallystick.errors import EvidenceError, NothingToVerifyError, UnavailableError
+from tallystick.errors import EvidenceError
 from tallystick.store.database.marks import (
     DATABASE_ERRORS,
     HEADER_MAGIC,
@@ -21,36 +19,12 @@ from tallystick.store.database.marks import (
     WAL_MARK,
     error_name,
 )
-from tallystick.store.database.place import PENDING_SUFFIXES, check_file
-from tallystick.store.files import exists, opened_directory, read_plain
 from tallystick.store.state import sql
 from tallystick.store.state.entry import StateEntry
 from tallystick.store.state.schema import MARKS
 
-MAX_STATE: Final = STATE.max_bytes
 _MIN_HEADER: Final = 100
 _LARGEST_VALUE: Final = 1024 * 1024  # bytes of one text, blob or row
-
-
-def read_state(path: Path) -> bytes:
-    """Return the bytes of the state store at ``path``, for :func:`restore_accepted`.
-
-    Must not be called while this process has the store open: closing the file would drop SQLite's
-    locks. Raises NothingToVerifyError when there is none, EvidenceError when it is no plain file of
-    ours with mode 0600 and one name or has more than MAX_STATE bytes, UnavailableError when a
-    process writes to it or left off in the middle.
-    """
-    try:
-        with opened_directory(path.parent.resolve()) as directory:
-            _refuse_pending(directory, path)
-            data, info = read_plain(directory, path.name, max_bytes=MAX_STATE)
-            check_file(path.name, info)
-            _refuse_pending(directory, path)
-            return data
-    except OSError as error:
-        raise NothingToVerifyError(
-            f"the state store {path} cannot be read", found=error.strerror
-        ) from None
 
 
 def restore_accepted(data: bytes, entry: StateEntry) -> None:
@@ -83,18 +57,6 @@ def restore_accepted(data: bytes, entry: StateEntry) -> None:
                 f"the state store holds another {field.name}",
                 expected=_shown(value),
                 found=_shown(stored),
-            )
-
-
-def _refuse_pending(directory: int, path: Path) -> None:
-    for suffix in PENDING_SUFFIXES:
-        if exists(directory, path.name + suffix):
-            raise UnavailableError(
-                f"the state store {path} is not at rest",
-                expected="one file",
-                found=f"a {path.name}{suffix} beside it",
-                hint="wait for the process that writes to it; if it was killed, open the store for "
-                "writing once, which completes or undoes what it left",
             )
 
 
