@@ -60,6 +60,7 @@ class _Cage:
         self._spec = spec
         self._keep = keep
         self._pid = os.getpid()
+        self._shared = at_least(spec.level, "namespaces")
         self._filter = seccomp.program() if spec.level == "full" else None
         self._last_capability = privileges.last_capability()
         self._landlock = kernel.landlock_abi()
@@ -77,9 +78,11 @@ class _Cage:
             os._exit(SandboxError.exit_code)
 
     def _send(self, kind: str, body: JSONValue) -> None:
-        data = jcs({"kind": kind, "body": body}) + b"\n"
-        if len(data) > _ATOMIC or os.write(self._spec.report, data) != len(data):
+        data = memoryview(jcs({"kind": kind, "body": body}) + b"\n")
+        if self._shared and len(data) > _ATOMIC:
             raise RunFailedError("a report would mix with that of the other process")
+        while data:
+            data = data[os.write(self._spec.report, data) :]
 
     def prepare(self) -> None:
         """Import and load what will not be found, or only slowly, in the finished sandbox."""
@@ -88,6 +91,9 @@ class _Cage:
         for library in _LATE_LIBRARIES:
             with contextlib.suppress(OSError):
                 ctypes.CDLL(library)
+        with self._at("system"):
+            if sys.platform != "linux" and self._spec.level != "none":
+                raise OSError(errno.ENOSYS, "levels above none are for Linux")
         with self._at("library"):
             for path in self._spec.libraries:
                 ctypes.CDLL(path)

@@ -61,7 +61,10 @@ def call(name: str | int, *arguments: Any) -> int:
 
 def function(name: str, *arguments: Any) -> int:
     """Call a function of the C library that returns -1 and sets errno. Raises OSError."""
-    result: int = getattr(_library(), name)(*arguments)
+    called = getattr(_library(), name, None)
+    if called is None:
+        raise OSError(errno.ENOSYS, f"{name}: not in this system's C library")
+    result: int = called(*arguments)
     if result < 0:
         raise _last_error(name)
     return result

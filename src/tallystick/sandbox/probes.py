@@ -109,6 +109,8 @@ def _seen(action: Action) -> Seen:
         return errno.errorcode.get(error.errno or 0, "ETIMEDOUT")
     except OSError as error:
         return errno.errorcode.get(error.errno or 0, "EUNKNOWN")
+    except AttributeError:  # this system's Python has no such call
+        return "ENOSYS"
     return None
 
 

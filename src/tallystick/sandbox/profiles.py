@@ -19,6 +19,7 @@ from tallystick.contracts.sandbox_profile import (
     read_profile,
 )
 from tallystick.errors import EvidenceError, InputError
+from tallystick.store.files import read_given
 
 _LIMITS: Final = SandboxLimits(processes=512, open_files=64, cpu_seconds=None, memory_bytes=None)
 #: The profiles that come with the program: one for each level, and that level only.
@@ -44,11 +45,7 @@ def load_profile(name_or_path: str) -> SandboxProfile:
             found=ascii(name_or_path[:64]),
         )
     path = Path(name_or_path)
-    try:
-        with path.open("rb") as file_on_disk:
-            data = file_on_disk.read(MAX_PROFILE + 1)
-    except OSError as error:
-        raise InputError(f"sandbox profile {path}: {error.strerror}") from None
+    data = read_given(path, max_bytes=MAX_PROFILE, what="the sandbox profile")
     return parse_profile(data, where=f"sandbox profile {path}")
 
 
