@@ -9,8 +9,9 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
-from tallystick.errors import EvidenceError
+from tallystick.errors import EvidenceError, InputError
 
 
 @contextlib.contextmanager
@@ -21,6 +22,14 @@ def opened_directory(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def real_directory(path: Path) -> Path:
+    """Return ``path`` with every symlink on the way resolved, as far as that is possible.
+
+    Unlike ``Path.resolve`` it raises nothing: links in a circle stay, and opening them fails.
+    """
+    return Path(os.path.realpath(path))
 
 
 def write_new(directory: int, name: str, data: bytes, mode: int) -> None:
@@ -87,6 +96,41 @@ def read_plain(directory: int, name: str, *, max_bytes: int) -> tuple[bytes, os.
         return _read_bounded(descriptor, name, max_bytes), info
     finally:
         os.close(descriptor)
+
+
+def read_given(
+    path: Path,
+    *,
+    max_bytes: int,
+    what: str,
+    pipe: Literal["refuse", "wait"] = "refuse",
+    hint: str | None = None,
+) -> bytes:
+    """Return the bytes of the file that a user named, and of a larger one ``max_bytes`` + 1.
+
+    Symlinks are followed. Nothing but a regular file is waited for, unless ``pipe`` says that one
+    is meant: then whoever writes to it decides how long that takes. Raises InputError that begins
+    with ``what`` and ends with ``hint``.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        if pipe == "wait" and stat.S_ISFIFO(os.stat(path).st_mode):
+            flags &= ~os.O_NONBLOCK
+        descriptor = os.open(path, flags)
+        with open(descriptor, "rb") as file:
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode) and not (pipe == "wait" and stat.S_ISFIFO(mode)):
+                raise InputError(
+                    f"{what} is no regular file",
+                    expected="a regular file" + (" or a pipe" if pipe == "wait" else ""),
+                    found=str(path),
+                    hint=hint or "write it to a file first, and name that",
+                )
+            return file.read(max_bytes + 1)
+    except OSError as error:
+        raise InputError(
+            f"{what} cannot be read", found=f"{path}: {os.strerror(error.errno or 0)}", hint=hint
+        ) from None
 
 
 def _require_plain(name: str, info: os.stat_result) -> None:
