@@ -17,8 +17,16 @@ from tallystick.contracts.runtime import EngineBuild, Knob
 from tallystick.contracts.sandbox_profile import SandboxProfile
 from tallystick.engine.compiled import ensure_observer
 from tallystick.engine.libllama.locate import engine_build, library_path
-from tallystick.errors import EvidenceError, RunFailedError, UsageError
-from tallystick.execution.jobs import JOBS, EngineSetup, GenerateJob, Job, ObserveJob, ReplayJob
+from tallystick.errors import EvidenceError, RunFailedError, SandboxError, UsageError
+from tallystick.execution.jobs import (
+    JOBS,
+    EngineSetup,
+    FingerprintJob,
+    GenerateJob,
+    Job,
+    ObserveJob,
+    ReplayJob,
+)
 from tallystick.models.digests import DigestCache
 from tallystick.models.files import opened
 from tallystick.sandbox.confinement import Confinement
@@ -200,6 +208,13 @@ def run_job(
 
 def _confinement(sandbox: SandboxProfile, job: Job, name: str, model_fd: int | None) -> Confinement:
     """Return what holds the child of ``job``, and what it needs inside besides the runtime."""
+    if isinstance(job, FingerprintJob):
+        raise SandboxError(
+            "a numeric fingerprint is not taken in a sandbox",
+            expected="a job on somebody's model",
+            found="one that writes small models of this program's own",
+            hint="run it without a profile: it reads no file from elsewhere",
+        )
     setup = job.setup
     loaded = (Path(setup.library), *([] if setup.observer is None else [Path(setup.observer)]))
     return Confinement(
