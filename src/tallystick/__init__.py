@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tallystick.audit.diff import ReceiptDiff, diff_receipts
     from tallystick.audit.match import MatchReport, MatchRule, match_sets
     from tallystick.audit.replay import ReplayReport, replay
+    from tallystick.audit.transcript import TranscriptReport, check_transcript
     from tallystick.bundles.check import CheckedBundle, check_bundle
     from tallystick.bundles.create import CreatedBundle, create_bundle
     from tallystick.bundles.runs import TileRun, declare_runs, write_runs
@@ -144,6 +145,7 @@ __all__ = [
     "TallystickError",
     "TileRun",
     "Transcript",
+    "TranscriptReport",
     "TrustPolicy",
     "ValidDocument",
     "VerificationReport",
@@ -154,6 +156,7 @@ __all__ = [
     "calibrate_model",
     "check_bundle",
     "check_model",
+    "check_transcript",
     "collect_spool",
     "create_bundle",
     "declare_runs",
@@ -253,6 +256,7 @@ _HOMES: Final = {
     "TallystickError": "tallystick.errors",
     "TileRun": "tallystick.bundles.runs",
     "Transcript": "tallystick.evidence.observer.reader",
+    "TranscriptReport": "tallystick.audit.transcript",
     "TrustPolicy": "tallystick.attest.trust",
     "ValidDocument": "tallystick.contracts.recognise",
     "VerificationReport": "tallystick.receipts.report",
@@ -263,6 +267,7 @@ _HOMES: Final = {
     "calibrate_model": "tallystick.execution.calibrate_model",
     "check_bundle": "tallystick.bundles.check",
     "check_model": "tallystick.models.check:check",
+    "check_transcript": "tallystick.audit.transcript",
     "collect_spool": "tallystick.queues.spool:collect",
     "create_bundle": "tallystick.bundles.create",
     "declare_runs": "tallystick.bundles.runs",

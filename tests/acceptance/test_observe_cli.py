@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,7 +52,7 @@ def test_output_bytes_on_request(engine_home: EngineHome, toy_llama: Path) -> No
 @pytest.mark.parametrize(
     ("words", "stdin", "code", "message"),
     [
-        (["--prompt-stdin", "--policy", "row-class"], PROMPT, 2, "only sequential runs"),
+        (["--prompt-stdin", "--policy", "row-class"], PROMPT, 2, "'row-class'"),
         ([], PROMPT, 2, "from a pipe"),
         (["--prompt-stdin", "-n", "0"], PROMPT, 2, "1 to 1024"),
         (["--prompt-stdin", "-n", "1025"], PROMPT, 2, "1 to 1024"),
@@ -88,3 +89,24 @@ def test_every_line_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
         _write(line)
     monkeypatch.undo()
     assert calls == [b"1\n", "flush", b"2\n", "flush"]
+
+
+def test_a_transcript_is_held_against_the_model(
+    engine_home: EngineHome, toy_llama: Path, tmp_path: Path, endless_model: Callable[[str], Path]
+) -> None:
+    done = engine_home.cli("observe", "--model", toy_llama, "--prompt-stdin", stdin=PROMPT)
+    transcript = tmp_path / "run.jsonl"
+    transcript.write_text(done.stdout)
+    checked = engine_home.cli("observe", "--model", toy_llama, "--check", transcript, "--json")
+    assert checked.returncode == 0, checked.stderr
+    report = json.loads(checked.stdout)
+    read = read_transcript([done.stdout.encode()])
+    assert report["events"] == read.events
+    assert report["products"] == read.gemms > 0
+    other = endless_model("gemma3")
+    assert engine_home.cli("observe", "--model", other, "--check", transcript).returncode == 1
+    lines = done.stdout.splitlines(keepends=True)
+    transcript.write_text("".join(lines[:-1]))
+    cut = engine_home.cli("observe", "--model", toy_llama, "--check", transcript)
+    assert cut.returncode == 1
+    assert "cut short" in cut.stderr

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
 from tallystick.cli.extras import require_engine
-from tallystick.cli.options import json_option, model_option
+from tallystick.cli.options import PATH, json_option, model_option
+from tallystick.cli.output import emit, table
 from tallystick.cli.progress import WorkProgress
 from tallystick.errors import UsageError
+from tallystick.receipts.report import as_document
 
 
 @click.command(name="observe")
 @model_option
 @click.option(
     "--policy",
-    type=click.Choice(["sequential", "row-class"]),
+    type=click.Choice(["sequential"]),
     default="sequential",
     show_default=True,
-    help="How rows are scheduled; only sequential can be observed step by step.",
+    help="Only sequential runs are observed step by step.",
 )
 @click.option(
     "--observer",
@@ -38,6 +41,13 @@ from tallystick.errors import UsageError
     metavar="N",
     help="Most tokens to generate, 1 to 1024.",
 )
+@click.option(
+    "--check",
+    "transcript",
+    type=PATH,
+    metavar="FILE",
+    help="Run nothing: hold the transcript in FILE against MODEL and count what it holds.",
+)
 @click.option("--emit-output-bytes", is_flag=True, help="Put the answer's bytes into the result.")
 @json_option
 def command(
@@ -46,6 +56,7 @@ def command(
     observer: str,
     prompt_stdin: bool,
     n_predict: int,
+    transcript: Path | None,
     emit_output_bytes: bool,
     as_json: bool,
 ) -> None:
@@ -55,9 +66,13 @@ def command(
     The result is JSON in any case; --json makes errors JSON too. A transcript without its last
     line, the result, is of a run that failed.
 
-    Exit status: 0 the transcript is complete, 2 a flag is out of range or the transcript would be
-    too large, 3 this model cannot be run here, 4 bad prompt or model, 7 the run failed.
+    Exit status: 0 the transcript is complete, 1 a checked one does not hold, 2 a flag is out of
+    range or the transcript would be too large, 3 this model cannot be run here, 4 bad prompt or
+    model, 7 the run failed.
     """
+    if transcript is not None:
+        _check(transcript, model, as_json)
+        return
     require_engine()
     from tallystick.execution.observe import ObserveOptions, observe
     from tallystick.worker.request import MAX_PROMPT_BYTES, decode_prompt
@@ -73,6 +88,17 @@ def command(
     )
     with WorkProgress() as progress:
         observe(model, options, on_line=_write, on_progress=progress.update)
+
+
+def _check(transcript: Path, model: str, as_json: bool) -> None:
+    from tallystick.audit.transcript import check_transcript
+
+    with WorkProgress() as progress:
+        report = check_transcript(transcript, model, on_progress=progress.update)
+    document = as_document(report)
+    assert isinstance(document, dict)
+    rows = [(name, str(value)) for name, value in document.items()]
+    emit(document, as_json=as_json, text=table(rows))
 
 
 def _write(line: bytes) -> None:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tallystick.canonical.json import parse_strict
+from tallystick.contracts.codec import decode
 from tallystick.contracts.runtime import SEQUENTIAL
-from tallystick.errors import InputError, RunFailedError, UsageError
-from tallystick.evidence.observer.records import MAX_GENERATED, MAX_TRANSCRIPT, OBSERVERS
+from tallystick.errors import (
+    EvidenceError,
+    IncomparableError,
+    InputError,
+    RunFailedError,
+    UsageError,
+)
+from tallystick.evidence.adapter.gates import HeaderGate, check_header, gate_of
+from tallystick.evidence.observer.records import (
+    MAX_GENERATED,
+    MAX_LINE,
+    MAX_TRANSCRIPT,
+    OBSERVERS,
+    Header,
+)
 from tallystick.execution.jobs import ObserveJob
 from tallystick.execution.launch import OnProgress, find_engine, no_progress, run_job
 from tallystick.models.registry import open_model, resolve
@@ -64,7 +79,8 @@ def observe(
     where = home or default_home()
     engine = find_engine(where)
     chosen = resolve(model, where, on_progress)
-    lines = _Lines(on_line)
+    gate = gate_of(chosen.facts)
+    lines = _Lines(on_line, lambda line: _require_gate(line, gate))
     with open_model(chosen) as opened:
         job = ObserveJob(
             setup=engine.setup(1),
@@ -81,18 +97,41 @@ def observe(
 
 
 class _Lines:
-    """Cuts the child's pieces into lines. It may send no more than a reader would accept."""
+    """Cuts the child's pieces into lines. It may send no more than a reader would accept.
 
-    def __init__(self, on_line: OnLine) -> None:
+    ``on_header`` looks at the first line before it is passed on.
+    """
+
+    def __init__(self, on_line: OnLine, on_header: OnLine) -> None:
         self._on_line = on_line
+        self._on_header = on_header
         self._size = 0
 
     def take(self, piece: bytes) -> None:
         self._size += len(piece)
         if not piece.endswith(b"\n") or self._size > MAX_TRANSCRIPT:
             raise RunFailedError("the child sent a malformed transcript")
+        first = self._size == len(piece)
         for line in piece.splitlines(keepends=True):
+            if first:
+                self._on_header(line)
+                first = False
             self._on_line(line)
+
+
+def _require_gate(line: bytes, gate: HeaderGate) -> None:
+    """Raise IncomparableError when the engine saw another model than the file describes."""
+    try:
+        header = decode(Header, parse_strict(line, max_bytes=MAX_LINE), where="header")
+        # How far the file stretches its positions is not among its facts.
+        scale = header.model.rope_freq_scale_train
+        check_header(header, replace(gate, rope_frequency_scale=scale))
+    except EvidenceError as error:
+        raise IncomparableError(
+            f"the engine's view of the model is not that of its file: {error.message}",
+            expected=error.expected,
+            found=error.found,
+        ) from None
 
 
 def _check(options: ObserveOptions) -> None:

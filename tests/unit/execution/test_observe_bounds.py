@@ -73,19 +73,22 @@ def test_lines_are_sent_whole_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_child_sends_whole_lines() -> None:
     found: list[bytes] = []
-    lines = supervisor._Lines(found.append)
+    headers: list[bytes] = []
+    lines = supervisor._Lines(found.append, headers.append)
     lines.take(b"a\nb\n")
-    assert found == [b"a\n", b"b\n"]
+    lines.take(b"c\n")
+    assert found == [b"a\n", b"b\n", b"c\n"]
+    assert headers == [b"a\n"]
     for piece in (b"", b"a", b"a\nb"):
         with pytest.raises(RunFailedError, match="malformed"):
             lines.take(piece)
-    assert len(found) == 2
+    assert len(found) == 3
 
 
 def test_a_child_sends_no_more_than_a_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "MAX_TRANSCRIPT", 4)
     found: list[bytes] = []
-    lines = supervisor._Lines(found.append)
+    lines = supervisor._Lines(found.append, lambda _: None)
     lines.take(b"a\nb\n")
     with pytest.raises(RunFailedError, match="malformed"):
         lines.take(b"\n")
