@@ -52,8 +52,7 @@ from tallystick.execution.launch import (
 )
 from tallystick.execution.schedule import MAX_FLOOR
 from tallystick.models.add import hash_file
-from tallystick.models.manifest import PinnedFacts, model_profile
-from tallystick.models.profiles import find_profile
+from tallystick.models.manifest import model_profile, pinned_facts
 from tallystick.models.registry import (
     ModelFile,
     OpenModel,
@@ -256,9 +255,7 @@ def _require_profile(public: BundlePublic, model: ModelFile) -> None:
     Names are left out: they come from the profiles that a version of this program ships.
     """
     claimed = RuntimeManifest.decode_strict(public.manifest).model_profile
-    source = None if model.pin is None else model.pin.derived_from
-    pinned = find_profile(model.digest, source)
-    found = model_profile(PinnedFacts(model.facts, model.digest, model.size, pinned))
+    found = model_profile(pinned_facts(model))
     for name in _OF_THE_FILE:
         if getattr(claimed, name) != getattr(found, name):
             raise EvidenceError(

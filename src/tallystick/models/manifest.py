@@ -1,6 +1,6 @@
 """From what is known of a model, an engine and a platform to the manifest (docs/spec/manifest.md).
 
-Pure: nothing is read, and equal arguments give equal bytes.
+Equal arguments give equal bytes. Only :func:`pinned_facts` reads something: the pins that ship.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from tallystick.contracts.profile_pin import ProfilePin
 from tallystick.contracts.request import PRODUCER
 from tallystick.contracts.runtime import EngineBuild, RuntimeClass
 from tallystick.errors import EvidenceError, IncomparableError
-from tallystick.models.profiles import require_profile, require_runtime
+from tallystick.models.profiles import find_profile, require_profile, require_runtime
+from tallystick.models.registry import ModelFile
 
 _UNNAMED: Final = "unnamed"
 
@@ -68,6 +69,18 @@ class Runtime:
     runtime_class: RuntimeClass
     platform: PlatformFacts
     context_tokens: int
+
+
+def pinned_facts(model: ModelFile) -> PinnedFacts:
+    """Return what a model profile is made of; the pins are those that ship with the program."""
+    source = None if model.pin is None else model.pin.derived_from
+    return PinnedFacts(model.facts, model.digest, model.size, find_profile(model.digest, source))
+
+
+def require_pinned_engine(model: PinnedFacts, engine: EngineBuild) -> None:
+    """Raise IncomparableError for another engine build than the model's profile names, if any."""
+    if model.profile is not None:
+        require_runtime(model.profile, engine)
 
 
 def model_profile(model: PinnedFacts) -> ModelProfile:
@@ -118,8 +131,7 @@ def build_manifest(model: PinnedFacts, runtime: Runtime) -> RuntimeManifest:
     of the model's pin or the numbers break a rule of the manifest.
     """
     profile = model_profile(model)
-    if model.profile is not None:
-        require_runtime(model.profile, runtime.engine)
+    require_pinned_engine(model, runtime.engine)
     facts = _manifest_facts(model, runtime)
     mapping = adapter_mapping_id()
     manifest = RuntimeManifest(

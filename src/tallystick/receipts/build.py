@@ -200,14 +200,6 @@ def finish_set(
     )
 
 
-def build_set(
-    inputs: SetInputs, sealing: Sealing, signing_key: SigningKey, record: RecordState
-) -> BuiltSet:
-    """Seal the set of one run and finish it."""
-    sealed = seal_set(inputs, sealing, signing_key)
-    return finish_set(sealed, signing_key, sealing.key, record)
-
-
 def _sealed(inputs: SetInputs, sealing: Sealing, signing_key: SigningKey) -> SealedSet:
     """Make the files in the order in which one names the other."""
     gathered = gathered_of(inputs.generation)

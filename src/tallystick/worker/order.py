@@ -15,7 +15,7 @@ from tallystick.contracts.layout import PRIVATE_MODE
 from tallystick.contracts.request import InferenceRun
 from tallystick.errors import InputError, UsageError
 from tallystick.execution.launch import OnProgress, no_progress
-from tallystick.models.manifest import model_profile
+from tallystick.models.manifest import model_profile, pinned_facts
 from tallystick.models.registry import resolve
 from tallystick.receipts.scheduling import JobTerms, order_job, tickets
 from tallystick.store.artifacts import prepare
@@ -25,7 +25,6 @@ from tallystick.store.home import unavailable
 from tallystick.worker.keys import SignerChoice, existing_key
 from tallystick.worker.papers import now_ms
 from tallystick.worker.request import RunOptions, check_options, declare
-from tallystick.worker.run import pinned_facts
 
 _MAX_WORKERS = 2
 

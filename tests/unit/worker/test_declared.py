@@ -19,14 +19,17 @@ from tallystick.contracts.commitments import local_network_id
 from tallystick.contracts.compute_receipt import EvidenceLevel, JobClass, epoch_of
 from tallystick.contracts.request import Chat, ExpectedDigest, InferenceRun
 from tallystick.contracts.ticket import Ticket
-from tallystick.errors import InputError, SandboxError
+from tallystick.errors import IncomparableError, InputError, SandboxError
 from tallystick.execution.prompt import require_ordered_length
 from tallystick.receipts.scheduling import JobTerms, open_ticket, order_job, tickets
 from tallystick.worker import run as worker_run
 from tallystick.worker.declared import check_declared
+from tallystick.worker.execute import declared_profile
 from tallystick.worker.keys import SignerChoice
 from tallystick.worker.papers import now_ms, own_papers, papers_of_ticket
-from tallystick.worker.run import Place, declared_profile, run_declared, run_ticket
+from tallystick.worker.run import Place, run_declared, run_ticket
+from tests.support.documents import ENGINE
+from tests.support.manifests import example_profile_pin
 from tests.support.sets import PROMPT, SCHEDULER, SIGNER, STRANGER, fake_digest, make_run
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -230,10 +233,10 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
         raise AssertionError("an engine was started")
 
     for name, found in {
-        "find_engine": lambda *_: None,
+        "find_engine": lambda *_: SimpleNamespace(build=ENGINE),
         "resolve": lambda *_: SimpleNamespace(digest=digest),
         "open_model": lambda _: nullcontext(None),
-        "pinned_facts": lambda _: None,
+        "pinned_facts": lambda _: SimpleNamespace(profile=None),
         "model_profile": lambda _: SimpleNamespace(
             model_profile_id=PROFILE, native_context_tokens=64
         ),
@@ -275,6 +278,26 @@ def test_nothing_is_executed_for_a_ticket_or_a_run_that_cannot_give_a_receipt(
     assert not no_engine.output_dir.exists()
 
 
+@pytest.mark.parametrize("field", ["name", "version"])
+def test_nothing_is_executed_for_a_pinned_model_under_another_engine(
+    no_engine: Place, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    pinned = SimpleNamespace(profile=example_profile_pin())
+    monkeypatch.setattr(worker_run, "pinned_facts", lambda _: pinned)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: run_ticket("m", ordered(), place=no_engine),
+        lambda: run_declared("m", make_run(), place=no_engine),
+    )
+    for call in calls:
+        with pytest.raises(AssertionError, match="an engine was started"):
+            call()
+    other = SimpleNamespace(build=replace(ENGINE, **{field: "other"}))
+    monkeypatch.setattr(worker_run, "find_engine", lambda *_: other)
+    for call in calls:
+        with pytest.raises(IncomparableError, match="the engine is not what the model's profile"):
+            call()
+
+
 def test_nothing_is_executed_for_papers_that_do_not_hold(no_engine: Place) -> None:
     for ticket in (
         ordered(job_id=bytes(32)),
@@ -289,3 +312,15 @@ def test_nothing_is_executed_for_papers_that_do_not_hold(no_engine: Place) -> No
             ordered(make_run(model_digest=OTHER.expectedDigest, model=OTHER)),
             place=no_engine,
         )
+
+
+@pytest.mark.parametrize("inside", [".", "home", "deep/er/home"])
+def test_an_output_with_the_data_folder_in_it_is_refused_before_anything(
+    no_engine: Place, tmp_path: Path, inside: str
+) -> None:
+    out = tmp_path / "out"
+    place = replace(no_engine, output_dir=out, home=out / inside)
+    with pytest.raises(InputError, match="the data folder") as caught:
+        run_declared("m", make_run(), place=place)
+    assert caught.value.exit_code == 4
+    assert not out.exists()

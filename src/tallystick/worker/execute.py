@@ -1,0 +1,178 @@
+"""Executing one run: the runtime class it runs in, what holds its child, and the child."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tallystick.contracts.assignment import credential_id
+from tallystick.contracts.egress import EgressReport
+from tallystick.contracts.generation import Generation
+from tallystick.contracts.request import InferenceRun
+from tallystick.contracts.runtime import SEQUENTIAL, Knob, RowClass, RuntimeClass
+from tallystick.contracts.sandbox_profile import SandboxProfile, at_least
+from tallystick.errors import InputError, SandboxError
+from tallystick.execution import fingerprint as fingerprints
+from tallystick.execution.calibrate import calibration_of
+from tallystick.execution.jobs import GenerateJob
+from tallystick.execution.launch import (
+    InstalledEngine,
+    OnProgress,
+    OnText,
+    Outcome,
+    dropped_environment,
+    no_progress,
+    no_text,
+    run_job,
+)
+from tallystick.models.manifest import PinnedFacts
+from tallystick.models.registry import ModelFile, OpenModel
+from tallystick.receipts.build_parts import SupervisorFacts
+from tallystick.sandbox.profiles import SHIPPED, load_profile
+from tallystick.telemetry.events import EventKind, Stamper
+from tallystick.telemetry.log import encode_log
+from tallystick.telemetry.rss import resident_bytes
+from tallystick.worker.papers import RunPapers
+from tallystick.worker.request import RunOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Who is told of the answer as it comes, and of how far the work is."""
+
+    on_text: OnText = no_text
+    on_progress: OnProgress = no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Everything about a run that is settled before an engine is started for it. Private."""
+
+    run: InferenceRun = field(repr=False)
+    papers: RunPapers
+    options: RunOptions
+    model: PinnedFacts
+    engine: InstalledEngine
+    sandbox: SandboxProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The runtime class of a run, and the fingerprint behind it."""
+
+    runtime_class: RuntimeClass
+    fingerprint: fingerprints.Fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What an execution left behind. Private."""
+
+    generation: Generation = field(repr=False)
+    facts: SupervisorFacts
+    telemetry: bytes = field(repr=False)
+    audit: EgressReport | None
+
+
+def declared_profile(run: InferenceRun, wanted: str) -> SandboxProfile:
+    """Return the sandbox profile that a run declares: one that ships, or the one at ``wanted``.
+
+    What a run declares is a name and never a path. Raises InputError when the profile is not the
+    declared one, SandboxError when it allows less than the run demands.
+    """
+    profile = SHIPPED.get(run.sandbox_profile)
+    if profile is None:
+        profile = load_profile(wanted)
+    if profile.name != run.sandbox_profile:
+        raise InputError(
+            "the sandbox profile is not the one that the run declares",
+            expected=run.sandbox_profile,
+            found=profile.name,
+        )
+    if not at_least(profile.levels()[-1], run.enforcement):
+        raise SandboxError(
+            "the sandbox profile allows less than the run demands",
+            expected=f"at least level {run.enforcement}",
+            found=f"level {profile.levels()[-1]} would be acceptable to {profile.name}",
+        )
+    return profile
+
+
+def prepare_class(
+    home: Path,
+    opened: OpenModel,
+    model: ModelFile,
+    engine: InstalledEngine,
+    options: RunOptions,
+    on_progress: OnProgress,
+) -> Prepared:
+    """Return the runtime class to run in, measuring what is not known yet on this machine."""
+    fingerprint = fingerprints.current(home, engine, on_progress)
+    if options.policy == SEQUENTIAL:
+        knobs: tuple[Knob, ...] = ()
+        row_class = RowClass(1, 1)
+    else:
+        calibration = calibration_of(
+            home,
+            opened,
+            model.facts,
+            engine,
+            fingerprint,
+            threads=options.threads,
+            on_progress=on_progress,
+        )
+        best = calibration.combinations[0]
+        knobs, row_class = best.knobs, best.row_class
+    return Prepared(
+        RuntimeClass(
+            engine_library=engine.build.library,
+            fingerprint=fingerprint.digest,
+            policy=options.policy,
+            knobs=knobs,
+            prompt_class=row_class,
+            decode_class=row_class,
+        ),
+        fingerprint,
+    )
+
+
+def execute(settled: Settled, opened: OpenModel, prepared: Prepared, show: Show) -> Executed:
+    """Generate in a child. Raises RunFailedError, and what a child may raise."""
+    runtime, papers = prepared.runtime_class, settled.papers.papers
+    job = GenerateJob(
+        setup=settled.engine.setup(settled.options.threads),
+        model_fd=opened.fd,
+        run=settled.run,
+        row_class=runtime.decode_class,
+        credential_id=credential_id(papers.credential).hex(),
+        max_prompt_tokens=papers.request.body.max_prefill_tokens,
+        self_check=settled.options.self_check,
+    )
+    before = resident_bytes()
+    start_wall, start = time.time_ns(), time.monotonic_ns()
+    outcome = run_job(
+        job,
+        runtime.knobs,
+        on_progress=show.on_progress,
+        on_text=show.on_text,
+        model_fd=opened.fd,
+        sandbox=None if settled.sandbox.level == "none" else settled.sandbox,
+    )
+    opened.unchanged()
+    telemetry = _telemetry(outcome)
+    facts = SupervisorFacts(
+        start_ns=start_wall,
+        total_ns=time.monotonic_ns() - start,
+        rss_peak=outcome.peak_rss,
+        rss_after=max(0, resident_bytes() - before),
+        dropped_environment=dropped_environment(),
+        fingerprint_parts=prepared.fingerprint.short_parts(),
+    )
+    return Executed(outcome.generation(), facts, telemetry, outcome.audit)
+
+
+def _telemetry(outcome: Outcome) -> bytes:
+    """The child's events, and the last one, which only the supervisor can see: it is gone."""
+    last = Stamper(resident_bytes, first_seq=len(outcome.events))(EventKind.SHUTDOWN_COMPLETE)
+    return encode_log((*outcome.events, last))
