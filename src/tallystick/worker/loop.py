@@ -12,14 +12,12 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
 from tallystick.contracts.layout import MARKER
 from tallystick.contracts.request import InferenceRun
 from tallystick.errors import (
-    InputError,
     InterruptedRunError,
     LostLeaseError,
     RunFailedError,
@@ -28,9 +26,9 @@ from tallystick.errors import (
 )
 from tallystick.queues.port import JobResult, JobState, Lease, Queue
 from tallystick.queues.spool import CollectedFiles, collect
-from tallystick.receipts.build_parts import require_plain_run
 from tallystick.store.artifacts import prepare_under, remove_set
 from tallystick.store.pending import sweep
+from tallystick.worker.declared import check_declared
 from tallystick.worker.heartbeat import Heartbeat
 from tallystick.worker.keys import SignerChoice
 from tallystick.worker.reporting import Reporter
@@ -185,7 +183,7 @@ class Worker:
             raise trouble
 
     def _perform(self, lease: Lease) -> RunResult:
-        _require_sound(lease.run)
+        check_declared(lease.run)  # before a model is looked for
         with Heartbeat(self._queue, lease, self._stop.abort) as beat:
             self._stop.begin(self._settings.run_seconds)
             try:
@@ -285,19 +283,6 @@ class Worker:
 def new_worker_id() -> str:
     """Return a name that no other worker has: containers share host names and process ids."""
     return f"{os.uname().nodename[:80]}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-def _require_sound(run: InferenceRun) -> None:
-    """What can be refused before a model is looked for. Raises InputError or SandboxError."""
-    if run.expires_at is not None and datetime.fromisoformat(run.expires_at) <= datetime.now(UTC):
-        raise InputError("the run has expired", expected=f"before {run.expires_at}")
-    if run.model_digest != run.model.expectedDigest:
-        raise InputError(
-            "the run declares two models",
-            expected=run.model.expectedDigest,
-            found=run.model_digest,
-        )
-    require_plain_run(run)
 
 
 def _as_failure(error: Exception) -> TallystickError:

@@ -156,7 +156,7 @@ def test_many_runs_each_accounted_for_once(farm: Farm, tmp_path: Path) -> None:
         turns = farm.work(queue)
         assert resident_bytes() - memory < RSS_BYTES
         assert open_files() == files
-        assert sorted(turn.job_id for turn in turns) == sorted(jobs)
+        assert sorted(turn.job_id for turn in turns) == sorted(jobs), turns
         for turn in turns:
             name = jobs[turn.job_id]
             assert turn.outcome == ("done" if name.startswith("good") else "failed"), turn

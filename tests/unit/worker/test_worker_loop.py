@@ -133,7 +133,7 @@ def test_what_is_refused_before_a_model_is_looked_for(bench: Bench) -> None:
     runs = {
         "expired": plain_run(1),
         "two models": plain_run(2, model_digest=digest_of("another")),
-        "sandbox": plain_run(3, sandbox_profile="strict"),
+        "no seed": plain_run(3, seed=None),
         "bundle": plain_run(4, dataset=replace(plain_run().dataset, expectedDigest=digest_of("b"))),
     }
     runs["expired"] = replace(runs["expired"], expires_at="2026-01-01T00:00:00.000Z")
@@ -143,7 +143,7 @@ def test_what_is_refused_before_a_model_is_looked_for(bench: Bench) -> None:
     assert bench.ran == 0
     assert {turn.outcome for turn in bench.turns} == {"failed"}
     reasons = " ".join(turn.reason or "" for turn in bench.turns)
-    for words in ("has expired", "two models", "no sandbox", "dataset bundle"):
+    for words in ("has expired", "two models", "seed", "dataset bundle"):
         assert words in reasons
 
 
