@@ -128,6 +128,18 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def engine_children(parent: int) -> tuple[int, ...]:
+    """Return the children of a worker that have the engine: a model's facts come from one too."""
+
+    def has_the_engine(pid: int) -> bool:
+        try:
+            return b"execution.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+
+    return tuple(pid for pid in children_of(parent) if has_the_engine(pid))
+
+
 def test_many_runs_each_accounted_for_once(farm: Farm, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.gguf"
     hostile.write_bytes(farm.models[0].read_bytes()[:-4096])
@@ -175,10 +187,7 @@ def test_a_child_that_is_killed_or_hangs(farm: Farm, number: signal.Signals) -> 
     before = set(children_of(os.getpid()))
 
     def strike() -> None:
-        pid = until(lambda: set(children_of(os.getpid())) - before).pop()
-        # Not before it is the engine's: a model's facts come from a child too.
-        until(lambda: b"execution.child" in Path(f"/proc/{pid}/cmdline").read_bytes())
-        os.kill(pid, number)
+        os.kill(until(lambda: engine_children(os.getpid()))[0], number)
 
     with farm.open() as queue:
         job_id = queue.submit(farm.declare(farm.models[0], 256), max_attempts=1).job_id
@@ -198,23 +207,13 @@ def leased(queue: SqliteQueue) -> bool:
     return dict(queue.counts())[JobState.LEASED] > 0
 
 
-def engine_child(worker: subprocess.Popen[bytes]) -> tuple[int, ...]:
-    def runs_the_engine(pid: int) -> bool:
-        try:
-            return b"execution.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            return False
-
-    return tuple(pid for pid in children_of(worker.pid) if runs_the_engine(pid))
-
-
 @pytest.mark.parametrize(("grace", "state"), [(100, JobState.DONE), (0, JobState.PENDING)])
 def test_a_stop_in_the_middle_of_a_run(farm: Farm, grace: int, state: JobState) -> None:
     with farm.open() as queue:
         job_id = queue.submit(farm.declare(farm.models[0], 200)).job_id
         queue.submit(farm.declare(farm.models[1]))
         worker = farm.start(grace_seconds=grace)
-        (child,) = until(lambda: engine_child(worker))
+        (child,) = until(lambda: engine_children(worker.pid))
         worker.send_signal(signal.SIGTERM)
         out, err = worker.communicate(timeout=PATIENCE)
         assert worker.returncode == 0, err
@@ -240,7 +239,7 @@ def test_kills_at_any_moment_lose_nothing(farm: Farm) -> None:
             with farm.start("--once", lease_seconds=1) as worker:
                 until(lambda: leased(queue) or worker.poll() is not None)
                 time.sleep(chance.uniform(0, 2.5))
-                victims = engine_child(worker) if attempt % 3 == 2 else ()
+                victims = engine_children(worker.pid) if attempt % 3 == 2 else ()
                 for pid in victims:
                     os.kill(pid, signal.SIGKILL)
                     time.sleep(0.2)
