@@ -32,14 +32,15 @@ class Heartbeat:
         self._lost: LostLeaseError | None = None
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
-    def require(self) -> None:
+    def require(self, check: Callable[[], None]) -> None:
         """Make sure that the lease is ours, and for its whole length from now on.
 
-        A queue that does not answer is asked again, for as long as a lease. Raises LostLeaseError,
-        UnavailableError.
+        A queue that does not answer is asked again, for as long as a lease; each time ``check``
+        may raise what ends that. Raises LostLeaseError, UnavailableError.
         """
         end = time.monotonic() + self._lease.seconds
         while self._lost is None:
+            check()
             try:
                 return self._queue.heartbeat(self._lease)
             except LostLeaseError:

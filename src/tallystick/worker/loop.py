@@ -187,12 +187,7 @@ class Worker:
         with Heartbeat(self._queue, lease, self._stop.abort) as beat:
             self._stop.begin(self._settings.run_seconds)
             try:
-
-                def guard() -> None:
-                    self._stop.check()
-                    beat.require()
-
-                result = self._execute(lease.run, guard)
+                result = self._execute(lease.run, lambda: beat.require(self._stop.check))
             finally:
                 self._stop.end()
             self._complete(lease, result)

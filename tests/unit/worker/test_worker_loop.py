@@ -243,6 +243,21 @@ def test_a_queue_that_does_not_answer_for_a_moment_costs_no_run(bench: Bench, ca
     assert bench.sets() == [SET_ID]
 
 
+def test_a_worker_that_shall_stop_does_not_wait_for_its_queue(bench: Bench) -> None:
+    bench.submit(0)
+    bench.queue = FaultyQueue(bench.queue, ("heartbeat", "complete"), 10**6)
+
+    def execute(_guard: Guard) -> None:
+        bench.stop.ask()
+        bench.stop.ask()
+
+    started = time.monotonic()
+    bench.work(execute, until="stopped")
+    assert time.monotonic() - started < workers.LONG / 2
+    assert [turn.outcome for turn in bench.turns] == ["released"]
+    assert bench.sets() == []
+
+
 def test_a_queue_that_cannot_be_used_for_a_while_is_waited_for(bench: Bench) -> None:
     bench.submit(0)
     bench.queue = FaultyQueue(bench.queue, ("claim",), 3)
