@@ -1,7 +1,8 @@
 """What the steps about the compute receipt look at (docs/spec/verification.md).
 
-The parts of a bundle are decoded when the first step needs them, so that what cannot be decoded
-fails in the step that is about it.
+Manifest and evidence are decoded when the first step needs them, so that what cannot be decoded
+fails in the step that is about it; the opening may come decoded, as it also belongs to the geoai
+receipt. What follows from a manifest's bytes alone, which are public, is kept for later cases.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class ComputeContext:
 
 
 class ComputeCase:
-    """One verification: documents, context, and what was decoded so far."""
+    """One verification: documents, context, and what its steps have decoded of them so far."""
 
     __slots__ = (
         "_derived",

@@ -115,11 +115,7 @@ def check_signer(case: ComputeCase) -> StepOutcome:
     try:
         worker.verify(signature, message)
     except EvidenceError as error:
-        raise EvidenceError(
-            "compute receipt: the signature does not hold",
-            expected=error.expected,
-            found=error.found,
-        ) from None
+        raise EvidenceError.of(error, "compute receipt: the signature does not hold") from None
     _check_worker_id(case, worker)
     return f"signed by {worker.key_id}; its credential opens to an owner"
 

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tallystick.attest.keys import PublicKey
 from tallystick.audit import match
 from tallystick.errors import EvidenceError, IncomparableError
+from tallystick.receipts.compute_steps import COMPUTE_STEPS
 from tallystick.receipts.report import Restoration, Status, VerificationReport, as_document
 from tallystick.receipts.verify import failed_report
+from tests.support.compute_sets import make_receipt
 from tests.support.sets import NOW, TRUST, make_set
 
 ERROR = EvidenceError("it is bent", expected="straight", found="bent", hint="make it straight")
@@ -44,6 +47,21 @@ def test_a_store_that_disagrees_says_what_to_do() -> None:
     with pytest.raises(EvidenceError, match="the state store does not agree") as caught:
         report.require()
     assert caught.value.hint == "get it again"
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_a_signature_that_does_not_hold_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    case = make_receipt("states", "gemm", experts=True).case()
+
+    def verify(*_: object) -> None:
+        raise ERROR
+
+    monkeypatch.setattr(PublicKey, "verify", verify)
+    with pytest.raises(EvidenceError, match=r"did not sign|signature does not hold") as caught:
+        COMPUTE_STEPS[step](case)
+    assert caught.value.hint == "make it straight"
 
 
 def test_a_side_that_does_not_match_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
