@@ -17,6 +17,7 @@ from tallystick.contracts.generation import Generation
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.request import Chat, InferenceRun
 from tallystick.contracts.ticket import Ticket
+from tallystick.evidence.observer.records import Result, Route, Sketch
 from tallystick.receipts.build import Sealing
 from tallystick.receipts.compute_case import papers_of
 from tallystick.receipts.documents import read_documents
@@ -210,6 +211,24 @@ def test_what_is_sealed_shows_in_no_repr(name: str) -> None:
         assert not [form for form in forms if form in shown], what
     # Nor through the names of fields: what is looked for above was there to be shown.
     assert shown
+
+
+def test_what_an_observer_derives_shows_in_no_repr() -> None:
+    sketch = Sketch("sign_bucket_256_v1", 256, 64, "5ec2e7" * 10 + "5ec2")
+    route = Route("route", 1, 1, "prefill", 0, 0, 0, 64, (90001, 90002))
+    result = Result("result", "ok", "eog", (90003,), (90004,), (115, 101), 2, 0)
+    for value, private in (
+        (sketch, sketch.hex),
+        (route, "90001"),
+        (route, "90002"),
+        (result, "90003"),
+        (result, "90004"),
+        (result, "115, 101"),
+    ):
+        assert type(value).__name__ in repr(value)
+        assert private not in repr(value)
+    assert sketch != replace(sketch, hex="00" * 32)
+    assert route != replace(route, expert_ids=(1, 2))
 
 
 def test_the_secrets_of_a_job_show_in_no_repr() -> None:

@@ -157,12 +157,15 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """256 bits about the first elements of a product (docs/spec/observer.md#sketch)."""
+    """256 bits about the first elements of a product (docs/spec/observer.md#sketch).
+
+    They are derived from what was read and written, and as private.
+    """
 
     scheme: Annotated[str, OneOf(("sign_bucket_256_v1",))]
     bits: Annotated[int, IntRange(256, 256)]
     elements: Annotated[int, IntRange(1, 64)]
-    hex: Annotated[str, Pattern(r"[0-9a-f]{64}", 64)]
+    hex: Annotated[str, Pattern(r"[0-9a-f]{64}", 64)] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +238,10 @@ class SketchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The experts that one layer chose for one token; ``event_seq`` is that of their event."""
+    """The experts that one layer chose for one token; ``event_seq`` is that of their event.
+
+    The choice follows from the text, and is as private.
+    """
 
     record: Annotated[str, OneOf(("route",))]
     route_seq: Annotated[int, IntRange(1, MAX_EVENTS)]
@@ -245,7 +251,7 @@ class Route:
     position: U32
     layer: U32
     expert_count: Count
-    expert_ids: Annotated[tuple[U32, ...], MaxLength(1024)]
+    expert_ids: Annotated[tuple[U32, ...], MaxLength(1024)] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
