@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.bundles.hashing import BUFFER_BYTES, Content, compare_files, read_content
+from tallystick.bundles.hashing import BUFFER_BYTES, Content, HashedTree, read_content
 from tallystick.bundles.tree import (
     Listing,
     TreeProblemError,
@@ -80,17 +80,19 @@ def _check(root: int, directory: Path) -> CheckedBundle:
             expected="manifest.json in it",
             hint="`tallystick bundle create` makes a bundle",
         )
-    manifest = read_manifest(data)
-    files = manifest.all_files()
-    declared = {file.path: Content(file.size, file.sha256) for file in files}
-    declared[MANIFEST_FILE] = Content(len(data), sha256(data).hex())
     tree = list_tree(root)
-    _require_same_paths(tree, declared)
-    compare_files(root, tree, declared)
+    with HashedTree(root, tree) as hashed:
+        manifest = read_manifest(data)
+        files = manifest.all_files()
+        declared = {file.path: Content(file.size, file.sha256) for file in files}
+        declared[MANIFEST_FILE] = Content(len(data), sha256(data).hex())
+        _require_same_paths(tree, declared)
+        name = bundle_digest(sha256(data), files)
+        hashed.require(declared)
     model_ref = _model_ref(root, manifest, declared[MODEL_REF_FILE])
     return CheckedBundle(
         directory,
-        bundle_digest(sha256(data), files),
+        name,
         task_digest(manifest.task),
         format_digest(sha256(data)),
         _source_attestation(manifest, files),

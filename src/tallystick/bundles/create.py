@@ -202,7 +202,7 @@ def _copy_file(descriptor: int, path: str, target: Path, buffer: bytearray) -> C
                 while piece:
                     piece = piece[file.write(piece) or 0 :]
 
-            content, _ = read_content(descriptor, path, buffer, write)
+            content = read_content(descriptor, path, buffer, write).content
             os.fchmod(file.fileno(), FILE_MODE)
     except OSError as error:
         raise UnavailableError(

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Final, NamedTuple, Self
 
 from tallystick.bundles.tree import (
     CHANGED,
+    FILE_FLAGS,
     Listing,
     TreeProblemError,
     opened_below,
-    opened_file,
     require_plain,
     require_unchanged,
+    why_unreadable,
 )
 
-BUFFER_BYTES: Final = 256 * 1024
+BUFFER_BYTES: Final = 128 * 1024  # stays in a core's own cache between reading and hashing
 MAX_THREADS: Final = 16
 _EXECUTE: Final = 0o7111  # set-id, sticky, and anybody's right to execute
 _BATCH: Final = 64  # files to a piece of work: small enough to share out, large enough to amortise
@@ -31,12 +33,18 @@ _BATCH: Final = 64  # files to a piece of work: small enough to share out, large
 Sink = Callable[[memoryview], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """What a file holds: the number of its bytes, and their sha256 in hex."""
 
     size: int
     sha256: str
+
+
+class ReadFile(NamedTuple):
+    """What was read of a file, and its mode."""
+
+    content: Content
+    mode: int
 
 
 def usable_threads() -> int:
@@ -48,79 +56,118 @@ def usable_threads() -> int:
 
 def read_content(
     descriptor: int, path: str, buffer: bytearray, sink: Sink | None = None
-) -> tuple[Content, os.stat_result]:
+) -> ReadFile:
     """Hash the plain file behind ``descriptor``, from its start, and hand each piece to ``sink``.
 
-    Returns its content and status. Raises TreeProblemError when it is not plain, or changes.
+    Raises TreeProblemError when it is not plain, or changes meanwhile; OSError.
     """
     before = os.fstat(descriptor)
     require_plain(before, path)
     left = size = before.st_size
     digest = hashlib.sha256()
-    view = memoryview(buffer)
-    while left:
-        count = os.readv(descriptor, (buffer if left >= len(buffer) else view[:left],))
-        if not count:
-            raise TreeProblemError(path, CHANGED)
-        digest.update(view[:count])
-        if sink is not None:
-            sink(view[:count])
-        left -= count
+    room = len(buffer)
+    with memoryview(buffer) as view:
+        while left:
+            count = os.readv(descriptor, (buffer if left >= room else view[:left],))
+            if not count:
+                raise TreeProblemError(path, CHANGED)
+            digest.update(view[:count])
+            if sink is not None:
+                sink(view[:count])
+            left -= count
     after = os.fstat(descriptor)
     # The change time moves with every write, and with every change of mode and links.
-    if (after.st_size, after.st_mtime_ns, after.st_ctime_ns) != (
-        size,
-        before.st_mtime_ns,
-        before.st_ctime_ns,
+    if (
+        after.st_ctime_ns != before.st_ctime_ns
+        or after.st_mtime_ns != before.st_mtime_ns
+        or after.st_size != size
     ):
         raise TreeProblemError(path, CHANGED, hint="wait until nobody writes there")
-    return Content(size, digest.hexdigest()), before
+    return ReadFile(Content(size, digest.hexdigest()), before.st_mode)
 
 
-def compare_files(root: int, tree: Sequence[Listing], declared: dict[str, Content]) -> None:
-    """Hold every file of ``tree`` below ``root`` to what ``declared`` says of its path.
+class HashedTree:
+    """The files of a tree, being hashed by threads from the moment it is made.
 
-    Raises TreeProblemError for the first in the order of ``tree`` that differs, is executable, or
-    changed, or whose directory changed since it was listed.
+    A context manager: leaving it stops what is not needed any more. So hashing goes on while the
+    caller reads what the files should be, and ends when that turns out to be nothing.
     """
-    work = (
-        (listing, listing.files[start : start + _BATCH])
-        for listing in tree
-        for start in range(0, max(1, len(listing.files)), _BATCH)
-    )
-    with ThreadPoolExecutor(usable_threads()) as pool:
-        _first_problem(pool, (pool.submit(_compare, root, *item, declared) for item in work))
 
+    def __init__(self, root: int, tree: Sequence[Listing]) -> None:
+        self._root = root
+        self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(usable_threads())
+        self._work = [
+            self._pool.submit(self._read, listing, start)
+            for listing in tree
+            for start in range(0, max(1, len(listing.files)), _BATCH)
+        ]
 
-def _first_problem(pool: ThreadPoolExecutor, futures: Iterator[Future[None]]) -> None:
-    pending = list(futures)
-    try:
-        for future in pending:
-            future.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    def require(self, declared: Mapping[str, Content]) -> None:
+        """Hold every file to what ``declared`` says of its path.
 
+        Raises TreeProblemError for the first in the order of the tree that differs, is executable,
+        or changed, or whose directory changed since it was listed.
+        """
+        for work in self._work:
+            done, problem = work.result()
+            for path, (content, mode) in done:
+                if mode & _EXECUTE:
+                    raise TreeProblemError(
+                        path,
+                        f"it is executable, or has special bits (mode {mode & 0o7777:04o})",
+                        hint="no file of a bundle is a program: chmod 644",
+                    )
+                if content != declared[path]:
+                    raise TreeProblemError(path, _difference(content, declared[path]))
+            if problem is not None:
+                raise problem
 
-def _compare(
-    root: int, listing: Listing, names: Iterable[str], declared: dict[str, Content]
-) -> None:
-    buffer = bytearray(BUFFER_BYTES)
-    prefix = f"{listing.path}/" if listing.path else ""
-    with opened_below(root, listing.path) as directory:
-        for name in names:
-            path = prefix + name
-            with opened_file(directory, name, path) as descriptor:
-                content, info = read_content(descriptor, path, buffer)
-            if info.st_mode & _EXECUTE:
-                raise TreeProblemError(
-                    path,
-                    f"it is executable, or has special bits (mode {info.st_mode & 0o7777:04o})",
-                    hint="no file of a bundle is a program: chmod 644",
-                )
-            wanted = declared[path]
-            if content != wanted:
-                raise TreeProblemError(path, _difference(content, wanted))
-        require_unchanged(directory, listing)
+    def _read(
+        self, listing: Listing, start: int
+    ) -> tuple[list[tuple[str, ReadFile]], TreeProblemError | None]:
+        """Read a batch of a directory's files; return what was read before the first problem."""
+        done: list[tuple[str, ReadFile]] = []
+        prefix = f"{listing.path}/" if listing.path else ""
+        buffer = bytearray(BUFFER_BYTES)
+        try:
+            with opened_below(self._root, listing.path) as directory:
+                for name in listing.files[start : start + _BATCH]:
+                    path = prefix + name
+                    done.append((path, self._read_file(directory, name, path, buffer)))
+                require_unchanged(directory, listing)
+        except TreeProblemError as problem:
+            return done, problem
+        return done, None
+
+    def _read_file(self, directory: int, name: str, path: str, buffer: bytearray) -> ReadFile:
+        # One call for each file, without context managers: this is what a small file costs.
+        try:
+            descriptor = os.open(name.encode(), FILE_FLAGS, dir_fd=directory)
+        except OSError as error:
+            raise TreeProblemError(path, why_unreadable(error)) from error
+        try:
+            return read_content(descriptor, path, buffer, self._stop_check)
+        except OSError as error:
+            raise TreeProblemError(path, why_unreadable(error)) from error
+        finally:
+            os.close(descriptor)
+
+    def _stop_check(self, piece: memoryview) -> None:
+        if self._stopped.is_set():
+            raise TreeProblemError("", "the reading was stopped")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _difference(found: Content, wanted: Content) -> str:

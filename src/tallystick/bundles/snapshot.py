@@ -113,9 +113,9 @@ def _sealed_copy(root: int, path: str, wanted: Content) -> SealedFile:
         with opened_below(root, folder) as directory, opened_file(directory, name, path) as file:
             if os.fstat(file).st_size != wanted.size:
                 raise TreeProblemError(path, "its size is not the declared one")
-            found, _ = read_content(
+            found = read_content(
                 file, path, bytearray(BUFFER_BYTES), lambda piece: _write_all(copy, piece)
-            )
+            ).content
         if found != wanted:
             raise TreeProblemError(path, f"its sha256 is {found.sha256}, not the declared one")
         _seal(copy)

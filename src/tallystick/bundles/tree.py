@@ -79,7 +79,7 @@ def opened_below(root: int, path: str) -> Iterator[int]:
             descriptor = inner
         yield descriptor
     except OSError as error:
-        raise TreeProblemError(path, _reason(error)) from error
+        raise TreeProblemError(path, why_unreadable(error)) from error
     finally:
         os.close(descriptor)
 
@@ -90,7 +90,7 @@ def opened_file(directory: int, name: str, path: str) -> Iterator[int]:
     try:
         descriptor = os.open(name.encode("utf-8"), FILE_FLAGS, dir_fd=directory)
     except OSError as error:
-        raise TreeProblemError(path, _reason(error)) from error
+        raise TreeProblemError(path, why_unreadable(error)) from error
     try:
         yield descriptor
     finally:
@@ -168,7 +168,8 @@ def require_unchanged(directory: int, listing: Listing) -> None:
         raise TreeProblemError(listing.path, CHANGED, hint="wait until nobody writes there")
 
 
-def _reason(error: OSError) -> str:
+def why_unreadable(error: OSError) -> str:
+    """Say why something could not be opened or read."""
     if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR):
         return "it is a symbolic link, or lies behind one"
     if error.errno == errno.ENOENT:

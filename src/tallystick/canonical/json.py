@@ -25,6 +25,7 @@ _MAX_INTEGER_CHARACTERS: Final = 17  # a sign and 16 digits; longer texts need n
 _BOM: Final = b"\xef\xbb\xbf"
 # One token is a whole string (even an unterminated one, so that a scan stays linear) or a bracket.
 _STRUCTURE: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[][{}]', re.DOTALL)
+_NO_BRACKETS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[^][{}"]++', re.DOTALL)
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -144,6 +145,8 @@ def _check_depth(text: str, max_depth: int) -> None:
     # The library's parser recurses; deep input must not meet the interpreter's stack limit.
     if text.count("[") + text.count("{") <= max_depth:
         return
+    if _is_shallow(text, max_depth):
+        return
     depth = 0
     for token in _STRUCTURE.finditer(text):
         first = text[token.start()]
@@ -157,6 +160,19 @@ def _check_depth(text: str, max_depth: int) -> None:
                 )
         elif first != '"':
             depth -= 1
+
+
+def _is_shallow(text: str, max_depth: int) -> bool:
+    """Say whether the brackets outside of strings close within ``max_depth`` levels.
+
+    Fast for large documents. False also for a text that is no JSON; then it is looked at closely.
+    """
+    brackets = _NO_BRACKETS.sub("", text)
+    for _ in range(max_depth):
+        if not brackets:
+            return True
+        brackets = brackets.replace("{}", "").replace("[]", "")
+    return not brackets
 
 
 def _refuse_lone_surrogates(value: JSONValue) -> None:

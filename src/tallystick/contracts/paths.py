@@ -23,12 +23,15 @@ _UNSEEN: Final = re.compile(
 )
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _DRIVE: Final = re.compile("[A-Za-z]:")
+# Most paths are of this shape and need no other look: ASCII names, no full stop at an end of one.
+_NAME_SHAPE: Final = "[A-Za-z0-9_-]++(?:[.][A-Za-z0-9_-]++)*+"
+_ORDINARY: Final = re.compile(f"{_NAME_SHAPE}(?:/{_NAME_SHAPE}){{0,{MAX_DEPTH - 1}}}")
 
 
 def path_problem(path: str) -> str | None:
     """Return why ``path`` is no path of a bundle, None when it is one."""
-    if path.isascii() and path.isprintable() and len(path) <= MAX_NAME_BYTES:
-        return _shape_problem(path)
+    if len(path) <= MAX_NAME_BYTES and _ORDINARY.fullmatch(path) is not None:
+        return None
     if _SURROGATE.search(path) is not None:
         return "it is not UTF-8"
     if len(path.encode("utf-8")) > MAX_PATH_BYTES:
@@ -82,12 +85,16 @@ def check_together(paths: Iterable[str], *, where: str) -> None:
     """
     files: dict[str, str] = {}
     directories: dict[str, str] = {}
+    seen: set[str] = set()
     for path in paths:
         key = _folded(path)
         if key in files:
             raise _collision(path, files[key], where)
         files[key] = path
         for parent in _parents(path):
+            if parent in seen:
+                break  # and so are those above it
+            seen.add(parent)
             folded = _folded(parent)
             if directories.setdefault(folded, parent) != parent:
                 raise _collision(parent, directories[folded], where)

@@ -15,14 +15,13 @@ import pytest
 from tallystick.bundles import check as checking
 from tallystick.bundles import hashing
 from tallystick.bundles.check import check_bundle
+from tallystick.bundles.tree import Listing, list_tree
 from tallystick.canonical.hashing import sha256
 from tallystick.contracts.codec import encode_bytes
 from tallystick.contracts.dataset import (
     MANIFEST_FILE,
     MODEL_REF_FILE,
-    DatasetManifest,
     bundle_digest,
-    read_manifest,
     task_digest,
 )
 from tallystick.errors import EvidenceError, InputError, NothingToVerifyError, TallystickError
@@ -302,11 +301,11 @@ def test_the_manifest_is_read_again_with_the_rest(
     other = encode_bytes(replace(manifest_of(CONTENTS, example_model_ref()), name="other"))
     target = tmp_path / MANIFEST_FILE
 
-    def swap(data: bytes) -> DatasetManifest:
+    def swap(root: int) -> tuple[Listing, ...]:
         target.write_bytes(other)
-        return read_manifest(data)
+        return list_tree(root)
 
-    monkeypatch.setattr(checking, "read_manifest", swap)
+    monkeypatch.setattr(checking, "list_tree", swap)
     with pytest.raises(EvidenceError, match=r"manifest\.json"):
         check_bundle(tmp_path)
 
