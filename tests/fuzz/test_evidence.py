@@ -16,7 +16,8 @@ from tallystick.evidence.observed import ObservedEvidence, decode_observed, enco
 from tallystick.evidence.portable import decode_portable, encode_portable
 from tallystick.evidence.portable_parts import GatheredEvidence, RunNumbers, make_portable
 from tallystick.evidence.routes import decode_routes, encode_routes
-from tallystick.evidence.schedule import decode_schedule, encode_schedule
+from tallystick.evidence.schedule import encode_schedule
+from tests.support.decoding import decode_schedule
 from tests.support.evidence import BLIND, HYBRID, live, routes_of, trace_of
 
 SCHEDULE = live(5, 2)

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from tallystick.compute.architecture import encode_architecture
-from tallystick.compute.operations import NAMES, ExpertRoute, decode_operation, encode_operation
+from tallystick.compute.operations import NAMES, ExpertRoute, encode_operation
 from tallystick.compute.profiles import profile_architecture
 from tallystick.compute.rules import RULESETS, matching_ruleset_id, ruleset_of_version
 from tallystick.compute.schedule import semantic_schedule
 from tallystick.compute.semantic import semantic_units
 from tallystick.errors import EvidenceError
 from tests.golden import write_compute_vectors
+from tests.support.decoding import decode_operation
 from tests.support.vectors import spec_vectors
 
 VECTORS: Any = json.loads((spec_vectors() / "compute_units.json").read_text(encoding="utf-8"))

@@ -14,10 +14,11 @@ from tallystick.evidence.gemm_trace import decode_trace, encode_trace, gemm_root
 from tallystick.evidence.observed import ObservedEvidence
 from tallystick.evidence.portable import decode_portable, derive, encode_portable
 from tallystick.evidence.routes import decode_routes, encode_routes
-from tallystick.evidence.schedule import decode_schedule, encode_schedule
+from tallystick.evidence.schedule import encode_schedule
 from tallystick.evidence.schedule_checks import price
 from tests.golden import reference_observer as observer
 from tests.golden.write_evidence_vectors import text
+from tests.support.decoding import decode_schedule
 from tests.support.evidence import SMALL_GATE, small_header
 from tests.support.vectors import spec_vectors
 

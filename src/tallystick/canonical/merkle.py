@@ -63,10 +63,3 @@ class MerkleFrontier:
         for left in reversed(self._stack[:-1]):
             node = _sha256(b"\x01" + left + node).digest()
         return node
-
-
-def merkle_root(leaves: Iterable[bytes]) -> bytes:
-    """Return the root over ``leaves`` (32-byte leaf hashes)."""
-    tree = MerkleFrontier()
-    tree.extend(leaves)
-    return tree.root()

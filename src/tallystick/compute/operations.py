@@ -13,7 +13,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Final, get_type_hints
 
-from tallystick.canonical.codec import BinaryReader, BinaryWriter, decode_strict
+from tallystick.canonical.codec import BinaryReader, BinaryWriter
 from tallystick.errors import InputError
 
 U32 = Annotated[int, 32]
@@ -337,8 +337,3 @@ def encode_operation(operation: Operation) -> bytes:
     writer = BinaryWriter()
     write_operation(writer, operation)
     return writer.finish()
-
-
-def decode_operation(data: bytes) -> Operation:
-    """Return the operation whose encoding is ``data``. Raises EvidenceError for anything else."""
-    return decode_strict(data, read_operation, max_bytes=MAX_OPERATION, where="operation")

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tallystick.canonical.hashing import domain_hash
-from tallystick.compute.operations import KINDS, Generic, Operation
+from tallystick.compute.operations import KINDS, Operation
 from tallystick.errors import EvidenceError
 
 U64_MAX: Final = 2**64 - 1
@@ -80,12 +80,6 @@ class ComputeUnitRules:
     payload: bytes
     ruleset_id: bytes
     prices: Mapping[str, Price]
-
-    def admits(self, operation: Operation) -> bool:
-        """Say whether a schedule under this ruleset may hold ``operation``."""
-        if self.prices:
-            return operation.name in self.prices
-        return not isinstance(operation, Generic)
 
     def cost(self, operation: Operation) -> int:
         """Return the compute units of ``operation``, at least 1 and within 64 bits.
@@ -179,13 +173,13 @@ class ComputeUnitCounter:
         """Number of operations recorded so far."""
         return self._operations
 
-    def record(self, operation: Operation) -> int:
-        """Add ``operation`` and return its price.
+    def record(self, operation: Operation, times: int = 1) -> int:
+        """Add ``operation``, executed ``times`` times, and return the price of one.
 
         Raises what :meth:`ComputeUnitRules.cost` raises.
         """
         cost = self.rules.cost(operation)
-        total = self._total + cost
+        total = self._total + cost * times
         if total > U64_MAX:
             raise EvidenceError(
                 "the sum of compute units overflows",
@@ -193,5 +187,5 @@ class ComputeUnitCounter:
                 found=f"{total.bit_length()} bits",
             )
         self._total = total
-        self._operations += 1
+        self._operations += times
         return cost

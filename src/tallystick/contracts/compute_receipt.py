@@ -156,7 +156,11 @@ def signing_digest(receipt: ComputeReceipt) -> bytes:
 
 
 def body_id(receipt: ComputeReceipt) -> bytes:
-    """Return the name of the body as an object of its own, for indexes."""
+    """Return the name of the body as an object of its own.
+
+    Nothing here is looked up by it: it is one of the three digests of the format, for indexes that
+    others keep.
+    """
     return domain_hash("palw.receipt-body", 1, [encode_body(receipt)])
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from tallystick.canonical.codec import BinaryReader, BinaryWriter, decode_strict
+from tallystick.canonical.codec import BinaryReader, BinaryWriter
 from tallystick.canonical.hashing import domain_hash, u32le
 from tallystick.compute.operations import Gemm, read_operation, write_operation
 from tallystick.compute.schedule import ScheduledOperation
@@ -289,11 +289,6 @@ def encode_schedule(schedule: OperationSchedule) -> bytes:
     writer = BinaryWriter()
     write_schedule(writer, schedule)
     return writer.finish()
-
-
-def decode_schedule(data: bytes) -> OperationSchedule:
-    """Return the schedule that ``data`` encodes. Raises EvidenceError for anything else."""
-    return decode_strict(data, read_schedule, max_bytes=MAX_SCHEDULE_BYTES, where=_WHERE)
 
 
 def write_schedule(writer: BinaryWriter, schedule: OperationSchedule) -> None:

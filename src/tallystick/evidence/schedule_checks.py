@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tallystick.compute.architecture import Architecture, ExpertFeedForward
 from tallystick.compute.operations import ExpertGemm, ExpertRoute, Generic
-from tallystick.compute.rules import U64_MAX, ComputeUnitRules
+from tallystick.compute.rules import ComputeUnitCounter, ComputeUnitRules
 from tallystick.contracts.runtime import ROW_CLASS, RowClass, RuntimeClass
 from tallystick.errors import EvidenceError
 from tallystick.evidence.schedule import OperationSchedule, SchedulePhase
@@ -18,19 +18,12 @@ from tallystick.evidence.schedule import OperationSchedule, SchedulePhase
 def price(schedule: OperationSchedule, rules: ComputeUnitRules) -> int:
     """Return the compute units of all operations of ``schedule``, by a ruleset of version 1 or 2.
 
-    It is what a ComputeUnitCounter comes to that records them one by one. Raises EvidenceError
-    where that would refuse: for an operation without a price, and for an overflow.
+    Raises EvidenceError for an operation without a price, and for an overflow.
     """
-    total = 0
+    counter = ComputeUnitCounter(rules)
     for scheduled, times in zip(schedule.operations, schedule.uses(), strict=True):
-        total += rules.cost(scheduled.operation) * times
-    if total > U64_MAX:
-        raise EvidenceError(
-            "the sum of compute units overflows",
-            expected="at most 64 bits",
-            found=f"{total.bit_length()} bits",
-        )
-    return total
+        counter.record(scheduled.operation, times)
+    return counter.total
 
 
 def check_schedule(

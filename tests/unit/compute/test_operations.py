@@ -20,10 +20,10 @@ from tallystick.compute.operations import (
     KvCacheRead,
     Operation,
     Silu,
-    decode_operation,
     encode_operation,
 )
 from tallystick.errors import EvidenceError, InputError
+from tests.support.decoding import decode_operation
 
 # Kind, name, and the struct format of the fields, written out once more.
 WIRE = [

@@ -20,7 +20,6 @@ from tallystick.compute.operations import (
     SsmConv,
 )
 from tallystick.compute.profiles import PROFILES, profile_architecture
-from tallystick.compute.rules import RULES_V3
 from tallystick.compute.schedule import (
     ScheduledOperation,
     SemanticSchedule,
@@ -80,7 +79,6 @@ def test_the_expert_routes_of_the_qwen_model_are_eighty() -> None:
     assert schedule.count(Gemm) == 2 * (10 * 4 + 30 * 5 + 40 * 4 + 1)
     assert schedule.count(ExpertGemm) == 2 * 40 * 3
     assert schedule.count(Generic) == 0
-    assert all(RULES_V3.admits(x.operation) for x in both(schedule))
 
 
 def test_stages_are_the_embedding_the_layers_and_the_head() -> None:

@@ -28,11 +28,11 @@ from tallystick.evidence.schedule import (
     ScheduleBuilder,
     SchedulePhase,
     ScheduleStep,
-    decode_schedule,
     encode_schedule,
     pack_indexes,
 )
 from tallystick.evidence.schedule_checks import check_schedule, check_steps, price
+from tests.support.decoding import decode_schedule
 from tests.support.documents import RUNTIME
 from tests.support.evidence import (
     DECODE,
