@@ -98,6 +98,8 @@ class Farm:
         return {path.parent.name for path in self.receipts.glob(f"*/*{MARKER.suffix}")}
 
     def left_overs(self) -> list[str]:
+        if not self.receipts.exists():
+            return []
         return [path.name for path in self.receipts.iterdir() if path.name.startswith(".")]
 
 
