@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tallystick.errors import (
     UnavailableError,
 )
 from tallystick.store.database import place
+from tallystick.store.database.marks import bounded
 from tallystick.store.files import opened_directory
 from tallystick.store.state import store
 from tallystick.store.state.restore import restore_accepted
@@ -122,6 +124,69 @@ def test_other_content_is_refused(path: Path, spoil: Spoil, message: str) -> Non
 
     assert (unavailable.value.exit_code, evidence.value.exit_code) == (6, 1)
     assert path.read_bytes() == before
+
+
+def with_views(count: int) -> Spoil:
+    """Many views, each of which makes reading the schema slower."""
+
+    def spoil(path: Path) -> None:
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("BEGIN")
+        connection.executemany(
+            "INSERT INTO sqlite_master VALUES ('view', ?1, ?1, 0, 'create view ' || ?1 || ' as"
+            " select 1')",
+            ((f"v{number}",) for number in range(count)),
+        )
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+
+    return spoil
+
+
+def test_a_schema_that_would_take_hours_is_refused_at_once(path: Path) -> None:
+    with_views(300_000)(path)
+    data = path.read_bytes()
+    assert len(data) > 15_000_000
+
+    started = time.process_time()
+    with pytest.raises(EvidenceError, match="are not those of"):
+        restore_accepted(data, make_entry())
+    with pytest.raises(UnavailableError, match="cannot be used"):
+        open_state(path)
+    assert time.process_time() - started < 1.5  # of minutes
+
+
+def test_what_sqlite_does_with_foreign_bytes_has_an_end() -> None:
+    endless = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n FROM t) SELECT max(n) FROM t"
+    connection = sqlite3.connect(":memory:")
+    with pytest.raises(sqlite3.OperationalError) as caught, bounded(connection, 10_000):
+        connection.execute(endless)
+    assert caught.value.sqlite_errorname == "SQLITE_INTERRUPT"
+    assert connection.execute("SELECT 1").fetchone() == (1,)
+    connection.close()
+
+
+HEADER = [
+    pytest.param(16, "pages of 4096 bytes", id="page size"),
+    pytest.param(20, "whole pages", id="reserved space"),
+    pytest.param(21, "payload fractions", id="payload fraction"),
+    pytest.param(47, "schema format 4", id="schema format"),
+    pytest.param(55, "no vacuuming", id="vacuum"),
+    pytest.param(59, "UTF-8", id="encoding"),
+    pytest.param(67, "no incremental vacuuming", id="incremental vacuum"),
+    pytest.param(91, "reserved bytes", id="reserved bytes"),
+]
+
+
+@pytest.mark.parametrize(("offset", "message"), HEADER)
+def test_every_mark_of_the_header_is_compared(path: Path, offset: int, message: str) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 2
+    with pytest.raises(EvidenceError, match="another SQLite header") as caught:
+        restore_accepted(bytes(data), make_entry())
+    assert message in (caught.value.expected or "")
 
 
 def test_an_empty_file_is_no_store_and_not_made_one(path: Path) -> None:

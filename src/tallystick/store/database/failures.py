@@ -20,6 +20,7 @@ _REASONS: Final = {
     "SQLITE_IOERR": ("reading or writing failed", "make room there, and check the disk"),
     "SQLITE_NOTADB": ("it is no SQLite database", _FOREIGN),
     "SQLITE_CORRUPT": ("it is damaged", _FOREIGN),
+    "SQLITE_INTERRUPT": ("reading it takes more work than any of ours", _FOREIGN),
 }
 
 

@@ -11,20 +11,14 @@ from dataclasses import fields
 from typing import Final
 
 from tallystick.errors import EvidenceError
-from tallystick.store.database.marks import (
-    DATABASE_ERRORS,
-    HEADER_MAGIC,
-    JOURNAL_BYTES,
-    ROLLBACK_MARK,
-    WAL_MARK,
-    error_name,
-)
+from tallystick.store.database.first_page import JOURNAL_BYTES, PAGE_BYTES, ROLLBACK_MARK, damaged
+from tallystick.store.database.marks import DATABASE_ERRORS, bounded, error_name
 from tallystick.store.state import sql
 from tallystick.store.state.entry import StateEntry
 from tallystick.store.state.schema import MARKS
 
-_MIN_HEADER: Final = 100
 _LARGEST_VALUE: Final = 1024 * 1024  # bytes of one text, blob or row
+_STEPS_A_PAGE: Final = 2000  # of SQLite's machine; a page full of rows takes half as many
 
 
 def restore_accepted(data: bytes, entry: StateEntry) -> None:
@@ -35,11 +29,13 @@ def restore_accepted(data: bytes, entry: StateEntry) -> None:
     another value, which is named.
     """
     MARKS.require_library()
+    MARKS.check_bytes(data)
     connection = _open_bytes(data)
     try:
         MARKS.check(connection)
-        _require_sound(connection, len(data))
-        row = connection.execute(sql.RESTORE, (entry.receipt_id,)).fetchone()
+        with bounded(connection, _STEPS_A_PAGE * (len(data) // PAGE_BYTES)):
+            _require_sound(connection)
+            row = connection.execute(sql.RESTORE, (entry.receipt_id,)).fetchone()
     except DATABASE_ERRORS as error:
         raise _damaged(error_name(error)) from None
     finally:
@@ -61,18 +57,6 @@ def restore_accepted(data: bytes, entry: StateEntry) -> None:
 
 
 def _open_bytes(data: bytes) -> sqlite3.Connection:
-    if len(data) < _MIN_HEADER or not data.startswith(HEADER_MAGIC):
-        raise EvidenceError(
-            "the state store is no SQLite database",
-            expected=f"at least {_MIN_HEADER} bytes that begin with an SQLite header",
-            found=f"{len(data)} bytes",
-        )
-    if data[JOURNAL_BYTES] != WAL_MARK:
-        raise EvidenceError(
-            "the state store has no WAL",
-            expected=f"marks {WAL_MARK.hex()} at bytes 18 and 19",
-            found=data[JOURNAL_BYTES].hex(),
-        )
     # A database in memory cannot have a WAL, and a store at rest has nothing in one.
     image = b"".join((data[: JOURNAL_BYTES.start], ROLLBACK_MARK, data[JOURNAL_BYTES.stop :]))
     connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -88,11 +72,7 @@ def _open_bytes(data: bytes) -> sqlite3.Connection:
     return connection
 
 
-def _require_sound(connection: sqlite3.Connection, size: int) -> None:
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
-    if pages * page_bytes != size:
-        raise _damaged(f"{size} bytes where the header says {pages * page_bytes}")
+def _require_sound(connection: sqlite3.Connection) -> None:
     verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != ("ok",):
         raise _damaged("pages that contradict each other")
@@ -101,12 +81,7 @@ def _require_sound(connection: sqlite3.Connection, size: int) -> None:
 
 
 def _damaged(found: str) -> EvidenceError:
-    return EvidenceError(
-        "the state store is damaged",
-        expected="a whole SQLite database",
-        found=found,
-        hint="get the file again from whoever made it",
-    )
+    return damaged(MARKS.kind, found)
 
 
 def _shown(value: object) -> str:
