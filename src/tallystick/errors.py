@@ -47,15 +47,19 @@ class TallystickError(Exception):
             hint=error.hint,
         )
 
-    def __str__(self) -> str:
+    def lines(self) -> list[str]:
+        """Return the present parts, one each. A part from outside may hold line breaks itself."""
         parts = [self.message]
         if self.expected is not None:
-            parts.append(f"expected: {self.expected}")
+            parts.append(f"  expected: {self.expected}")
         if self.found is not None:
-            parts.append(f"found: {self.found}")
+            parts.append(f"  found: {self.found}")
         if self.hint is not None:
-            parts.append(f"what to do: {self.hint}")
-        return "\n  ".join(parts)
+            parts.append(f"  what to do: {self.hint}")
+        return parts
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
 
 class EvidenceError(TallystickError):

@@ -54,7 +54,7 @@ def create(source: Path, output: Path, model: str, as_json: bool) -> None:
         note(f"left out of the bundle: {', '.join(made.left_out)}")
     document = _document(made.bundle)
     document["left_out"] = list(made.left_out)
-    emit(document, as_json=as_json, text=_words(made.bundle))
+    emit(document, as_json=as_json, lines=_words(made.bundle))
 
 
 @command.command()
@@ -71,7 +71,7 @@ def check(directory: Path, as_json: bool) -> None:
     from tallystick.bundles.check import check_bundle
 
     bundle = check_bundle(directory)
-    emit({**_document(bundle), "status": "checked"}, as_json=as_json, text=_words(bundle))
+    emit({**_document(bundle), "status": "checked"}, as_json=as_json, lines=_words(bundle))
 
 
 @command.command()
@@ -123,7 +123,7 @@ def runs(
         for path, run in zip(paths, declared, strict=True)
     ]
     document: JSONValue = {"bundle_digest": bundle.bundle_digest, "split": split, "runs": rows}
-    emit(document, as_json=as_json, text="\n".join(map(str, paths)))
+    emit(document, as_json=as_json, lines=[*map(str, paths)])
 
 
 def _document(bundle: CheckedBundle) -> dict[str, JSONValue]:
@@ -142,7 +142,7 @@ def _document(bundle: CheckedBundle) -> dict[str, JSONValue]:
     }
 
 
-def _words(bundle: CheckedBundle) -> str:
+def _words(bundle: CheckedBundle) -> list[str]:
     files = bundle.manifest.all_files()
     splits = [f"{split.name} ({len(split.tiles)} tiles)" for split in bundle.manifest.splits]
     imagery = bundle.manifest.imagery

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tallystick.cli.options import PATH, json_option
-from tallystick.cli.output import emit, note
+from tallystick.cli.output import emit, note_error
 from tallystick.errors import EvidenceError, InputError, TallystickError
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def validate(context: click.Context, files: Sequence[Path], as_json: bool) -> No
     emit(
         {"documents": [_document(path, found) for path, found in outcomes]},
         as_json=as_json,
-        text="\n".join(_line(path, found) for path, found in outcomes),
+        lines=[_line(path, found) for path, found in outcomes],
     )
     for path, error in failed:
-        note(f"{path}: {error}")
+        note_error(str(path), error)
     codes = {error.exit_code for _, error in failed}
     # One invalid document outweighs files that are none.
     context.exit(EvidenceError.exit_code if EvidenceError.exit_code in codes else max(codes or {0}))

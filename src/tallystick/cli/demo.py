@@ -84,7 +84,7 @@ def command(
     with WorkProgress() as progress:
         stream = Stream(progress, live=not as_json)
         demo = _perform(prompt, n_predict, passphrase, threads, stream, progress)
-    emit(_document(demo), as_json=as_json, text=_words(demo))
+    emit(_document(demo), as_json=as_json, lines=_words(demo))
 
 
 def _perform(
@@ -107,7 +107,8 @@ def _perform(
     note(f"model     {MODEL}")
     pull(MODEL, home(), progress=progress.update)
     clock.lap("model")
-    note(f"prompt    {prompt}\n")
+    note(f"prompt    {prompt}")
+    note("")
     result = run(
         MODEL,
         RunOptions(prompt=prompt, chat="template", max_tokens=n_predict, threads=threads),
@@ -118,7 +119,8 @@ def _perform(
     stream.end()
     clock.lap("run")
     if result.default_key_created:
-        note(f"\nmade a signing key, because there was none: {result.signer}")
+        note("")
+        note(f"made a signing key, because there was none: {result.signer}")
     if result.default_audit_key_created:
         note("made an audit key, because there was none: keep it, it opens your receipts")
     key = show_key().public_key_file
@@ -147,24 +149,28 @@ def _document(demo: _Demo) -> JSONValue:
     }
 
 
-def _words(demo: _Demo) -> str:
+def _words(demo: _Demo) -> list[str]:
     report, directory = demo.report, demo.result.directory
+    seconds = report.replay_ns / 1e9
     model, ran, verified, replayed = (
         f"{demo.seconds[part]:6.2f} s" for part in ("model", "run", "verify", "replay")
     )
-    return f"""
-receipt   {demo.result.receipt_digest}
-          in {directory}
-verified  by a second process, with the key {demo.key}
-replayed: {report.exact} of {report.sampled} positions bit-exact
-
-{model}  model ready
-{ran}  run and sign (first time: with fingerprint and calibration)
-{verified}  verify, a process of its own
-{replayed}  replay, {report.rows} rows in one batched pass of {report.replay_ns / 1e9:.2f} s
-
-The signature shows who says so, the replay that it is so; neither, that the answer is right.
-Look at it:  tallystick inspect {directory}"""
+    return [
+        "",
+        f"receipt   {demo.result.receipt_digest}",
+        f"          in {directory}",
+        f"verified  by a second process, with the key {demo.key}",
+        f"replayed: {report.exact} of {report.sampled} positions bit-exact",
+        "",
+        f"{model}  model ready",
+        f"{ran}  run and sign (first time: with fingerprint and calibration)",
+        f"{verified}  verify, a process of its own",
+        f"{replayed}  replay, {report.rows} rows in one batched pass of {seconds:.2f} s",
+        "",
+        "The signature shows who says so, the replay that it is so;"
+        " neither, that the answer is right.",
+        f"Look at it:  tallystick inspect {directory}",
+    ]
 
 
 def _verify(directory: Path, key: Path) -> None:
@@ -177,9 +183,10 @@ def _verify(directory: Path, key: Path) -> None:
         check=False,
     )
     if done.returncode != 0:
+        said = (done.stdout + done.stderr).splitlines()
         kind: type[TallystickError] = _VERIFY_ERRORS.get(done.returncode, RunFailedError)
         raise kind(
             "the second process did not verify the receipt",
             expected="exit code 0",
-            found=f"exit code {done.returncode}\n{done.stdout}{done.stderr}".rstrip(),
+            found=" | ".join([f"exit code {done.returncode}", *said]),
         )

@@ -28,7 +28,7 @@ def command(context: click.Context, left: Path, right: Path, as_json: bool) -> N
     Exit status: 0 the cores are equal, 1 they differ. Observed fields differ from run to run.
     """
     result = diff_receipts(read_receipt(left), read_receipt(right))
-    emit(_document(result), as_json=as_json, text=_words(result))
+    emit(_document(result), as_json=as_json, lines=_words(result))
     context.exit(result.exit_code)
 
 
@@ -38,7 +38,7 @@ def _document(result: ReceiptDiff) -> JSONValue:
     return {**document, "first": as_document(result.first)}
 
 
-def _words(result: ReceiptDiff) -> str:
+def _words(result: ReceiptDiff) -> list[str]:
     lines = [f"cores {'equal' if result.core_equal else 'differ'}"]
     if result.first is not None:
         lines.append(f"first difference: {result.first.field}")
@@ -48,4 +48,4 @@ def _words(result: ReceiptDiff) -> str:
         lines.append("the runtime classes differ: differing outputs mean nothing")
     for item in result.differences:
         lines += [f"  {item.field}", f"    A: {item.left}", f"    B: {item.right}"]
-    return "\n".join(lines)
+    return lines

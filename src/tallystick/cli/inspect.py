@@ -35,12 +35,11 @@ def command(path: Path, as_json: bool) -> None:
         "receipt": encode(summary.receipt),
         "verified": False,
     }
-    emit(document, as_json=as_json, text=_words(summary))
+    emit(document, as_json=as_json, lines=_words(summary))
     note("not verified: `tallystick verify` checks it")
 
 
-def _words(summary: ReceiptSummary) -> str:
-    lines = [table(summary.rows()), "", "Once verified, it proves:"]
+def _words(summary: ReceiptSummary) -> list[str]:
+    lines = [*table(summary.rows()), "", "Once verified, it proves:"]
     lines += [f"  - {line}" for line in summary.proves]
-    lines += ["It does not prove:", *(f"  - {line}" for line in summary.does_not_prove)]
-    return "\n".join(lines)
+    return [*lines, "It does not prove:", *(f"  - {line}" for line in summary.does_not_prove)]

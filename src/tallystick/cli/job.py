@@ -88,7 +88,7 @@ def declare(
     emit(
         {"run_id": run.run_id, "model_digest": run.model_digest, "file": printable(str(output))},
         as_json=as_json,
-        text=f"run {run.run_id}  {output}",
+        lines=[f"run {run.run_id}  {output}"],
     )
 
 
@@ -176,7 +176,7 @@ def order(
             signer=SignerChoice(key_file, passphrase),
             on_progress=progress.update,
         )
-    emit(_document(placed), as_json=as_json, text=_words(placed))
+    emit(_document(placed), as_json=as_json, lines=_words(placed))
 
 
 def _document(placed: PlacedOrder) -> JSONValue:
@@ -187,9 +187,9 @@ def _document(placed: PlacedOrder) -> JSONValue:
     }
 
 
-def _words(placed: PlacedOrder) -> str:
+def _words(placed: PlacedOrder) -> list[str]:
     lines = [f"job {placed.scheduler_job_id}  {placed.job_class}"]
-    return "\n".join([*lines, *(f"  {path}" for path in placed.tickets)])
+    return [*lines, *(f"  {path}" for path in placed.tickets)]
 
 
 @command.command(name="run")

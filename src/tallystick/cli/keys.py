@@ -93,5 +93,5 @@ def _show(path: Path | None, as_json: bool) -> None:
     emit(
         {**dict(rows), "encrypted": key.encrypted},
         as_json=as_json,
-        text=table([*rows, ("encrypted", "yes" if key.encrypted else "no")]),
+        lines=table([*rows, ("encrypted", "yes" if key.encrypted else "no")]),
     )

@@ -259,12 +259,17 @@ def _as_known(error: BaseException) -> TallystickError:
 def _usage_error(error: click.ClickException) -> UsageError:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
-        return UsageError(error.format_message())
+        return UsageError(_one_line(error.format_message()))
     return UsageError(
-        error.format_message(),
-        expected=context.get_usage().removeprefix("Usage: "),
+        _one_line(error.format_message()),
+        expected=_one_line(context.get_usage().removeprefix("Usage: ")),
         hint=f"{context.command_path} --help",
     )
+
+
+def _one_line(text: str) -> str:
+    """Return text that click wrapped as one line."""
+    return " ".join(text.split())
 
 
 def _system_error(error: OSError) -> TallystickError:

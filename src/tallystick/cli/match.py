@@ -45,7 +45,7 @@ def command(
     """
     trust = load_trust(key, trust_policy)
     report = match_sets(read_set(left).files, read_set(right).files, trust, now=datetime.now(UTC))
-    emit(_document(report), as_json=as_json, text=_words(report))
+    emit(_document(report), as_json=as_json, lines=_words(report))
     context.exit(report.exit_code)
 
 
@@ -55,7 +55,7 @@ def _document(report: MatchReport) -> JSONValue:
     return {**document, "matched": report.matched, "exit_code": report.exit_code}
 
 
-def _words(report: MatchReport) -> str:
+def _words(report: MatchReport) -> list[str]:
     lines = [
         "match" if report.matched else "NO MATCH",
         f"  A  {report.left}",
@@ -65,4 +65,4 @@ def _words(report: MatchReport) -> str:
         lines.append(f"  {'holds ' if rule.holds else 'FAILED'}  {rule.name}")
         if not rule.holds:
             lines += [f"          A: {rule.left}", f"          B: {rule.right}"]
-    return "\n".join([*lines, *report.notes])
+    return [*lines, *report.notes]

@@ -87,7 +87,7 @@ def ls(as_json: bool) -> None:
     models = list_models(home())
     document: JSONValue = {"models": [_listed_document(model) for model in models]}
     lines = [_listed_line(model) for model in models]
-    emit(document, as_json=as_json, text="\n".join(lines) or _NONE)
+    emit(document, as_json=as_json, lines=lines or [_NONE])
 
 
 @command.command()
@@ -120,7 +120,7 @@ def show(model: str, as_json: bool) -> None:
         rows += [("source", found.pin.source)]
     if found.pin is not None and found.pin.derived_from is not None:
         rows += [("derived from", found.pin.derived_from), ("by", str(found.pin.transform))]
-    emit(document, as_json=as_json, text=table(rows + _fact_rows(found.facts)))
+    emit(document, as_json=as_json, lines=table(rows + _fact_rows(found.facts)))
 
 
 @command.command()
@@ -139,7 +139,7 @@ def check(name: str, as_json: bool) -> None:
         "size": str(pin.size),
         "status": "unchanged",
     }
-    emit(document, as_json=as_json, text=f"{pin.name}: unchanged, {pin.digest}")
+    emit(document, as_json=as_json, lines=[f"{pin.name}: unchanged, {pin.digest}"])
 
 
 @command.command()
@@ -173,7 +173,7 @@ def metadata(name: str, output: Path, endpoint: str | None, as_json: bool) -> No
             found = base_metadata.fetch(pin, output, where, work.update)
     rows = [("profile", found.profile_name), ("base", f"{found.repository} at {found.revision}")]
     rows += [(file.path, f"{file.bytes:,} bytes, sha256 {file.sha256}") for file in found.files]
-    emit(encode(found), as_json=as_json, text=table(rows))
+    emit(encode(found), as_json=as_json, lines=table(rows))
 
 
 @command.command()
@@ -194,13 +194,13 @@ def calibrate(model: str | None, fingerprint: bool, threads: int | None, as_json
         raise UsageError("name a model, or give --fingerprint", expected="exactly one of them")
     with WorkProgress() as work:
         if model is None:
-            document, text = _measured_fingerprint(work)
+            document, lines = _measured_fingerprint(work)
         else:
-            document, text = _calibrated(model, threads, work)
-    emit(document, as_json=as_json, text=text)
+            document, lines = _calibrated(model, threads, work)
+    emit(document, as_json=as_json, lines=lines)
 
 
-def _measured_fingerprint(work: WorkProgress) -> tuple[JSONValue, str]:
+def _measured_fingerprint(work: WorkProgress) -> tuple[JSONValue, list[str]]:
     from tallystick.execution.calibrate_model import measure_fingerprint
 
     found = measure_fingerprint(on_progress=work.update)
@@ -210,7 +210,7 @@ def _measured_fingerprint(work: WorkProgress) -> tuple[JSONValue, str]:
     )
 
 
-def _calibrated(model: str, threads: int | None, work: WorkProgress) -> tuple[JSONValue, str]:
+def _calibrated(model: str, threads: int | None, work: WorkProgress) -> tuple[JSONValue, list[str]]:
     from tallystick.contracts.codec import encode
     from tallystick.execution.calibrate_model import calibrate_model
     from tallystick.execution.knobs import knob_text
@@ -232,7 +232,7 @@ def _emit_pin(pin: ModelPin, as_json: bool) -> None:
     rows = [("name", pin.name), ("path", pin.path), ("sha256", pin.digest)]
     if pin.derived_from is not None:
         rows += [("derived from", pin.derived_from), ("by", str(pin.transform))]
-    emit(encode(pin), as_json=as_json, text=table(rows))
+    emit(encode(pin), as_json=as_json, lines=table(rows))
 
 
 def _listed_document(model: ListedModel) -> JSONValue:

@@ -98,7 +98,7 @@ def _check(transcript: Path, model: str, as_json: bool) -> None:
     document = as_document(report)
     assert isinstance(document, dict)
     rows = [(name, str(value)) for name, value in document.items()]
-    emit(document, as_json=as_json, text=table(rows))
+    emit(document, as_json=as_json, lines=table(rows))
 
 
 def _write(line: bytes) -> None:

@@ -1,7 +1,8 @@
 """What the verbs print: results to standard output, words to standard error.
 
-Text that came from a file or a model may hold terminal control characters: everything printed
-here passes through :func:`printable`, so that a hostile receipt cannot repaint the screen.
+Words are handed over line by line, and every line passes through :func:`printable`: whatever text
+of a receipt, a file's name or an error stands in it, it stays that one line and moves no cursor.
+Only a model's answer keeps its own line breaks (:func:`printable_text`).
 """
 
 from __future__ import annotations
@@ -18,27 +19,33 @@ from tallystick.errors import TallystickError
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
 
-_KEPT_CONTROLS: Final = "\n\t"
-# C1 controls, bidirectional overrides and isolates: they change what a line seems to say.
+_TEXT_CONTROLS: Final = frozenset("\n\t")
+# C1 controls, line and paragraph separators, bidirectional marks, overrides and isolates: they
+# change what a line seems to say.
 _DECEPTIVE: Final = frozenset(
-    [*range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    [*range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
 )
 _JSON_ESCAPES: Final = {code: f"\\u{code:04x}" for code in _DECEPTIVE}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-def printable(text: str) -> str:
-    """Return ``text`` with control characters and lone surrogates written as escapes."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(character if _is_plain(character) else _escape(character) for character in text)
+def printable(line: str) -> str:
+    """Return ``line`` as one line: control characters, line breaks and lone surrogates escaped."""
+    if line.isascii() and line.isprintable():
+        return line
+    return "".join(character if _is_plain(character) else _escape(character) for character in line)
+
+
+def printable_text(text: str) -> str:
+    """Return ``text``, which may have many lines: line feeds and tabs stay, the rest is escaped."""
+    return "".join(
+        character if character in _TEXT_CONTROLS else printable(character) for character in text
+    )
 
 
 def _is_plain(character: str) -> bool:
     code = ord(character)
-    if code < 0x20:
-        return character in _KEPT_CONTROLS
-    return code not in _DECEPTIVE and not 0xD800 <= code <= 0xDFFF
+    return code >= 0x20 and code not in _DECEPTIVE and not 0xD800 <= code <= 0xDFFF
 
 
 def _escape(character: str) -> str:
@@ -46,12 +53,12 @@ def _escape(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def emit(document: JSONValue, *, as_json: bool, text: str) -> None:
-    """Write a verb's result: ``document`` as one line of JSON, or ``text`` for people."""
+def emit(document: JSONValue, *, as_json: bool, lines: Sequence[str]) -> None:
+    """Write a verb's result: ``document`` as one line of JSON, or ``lines`` for people."""
     if as_json:
         emit_json(document)
     else:
-        click.echo(printable(text))
+        click.echo("\n".join(map(printable, lines)))
 
 
 def emit_json(document: JSONValue) -> None:
@@ -59,15 +66,22 @@ def emit_json(document: JSONValue) -> None:
     click.echo(_line(document))
 
 
-def note(text: str) -> None:
-    """Write words that are not the result (what is being done, where a key was created)."""
-    click.echo(printable(text), err=True)
+def note(line: str) -> None:
+    """Write a line that is not the result (what is being done, where a key was created)."""
+    click.echo(printable(line), err=True)
 
 
-def table(rows: Sequence[tuple[str, str]]) -> str:
+def note_error(what: str, error: TallystickError) -> None:
+    """Write an error that does not end the program, after what it is about."""
+    first, *more = error.lines()
+    for line in (f"{what}: {first}", *more):
+        note(line)
+
+
+def table(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Return name and value pairs as lines with the values aligned."""
     width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in rows)
+    return [f"{name.ljust(width)}  {value}".rstrip() for name, value in rows]
 
 
 def asks_for_json(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> bool:
@@ -87,7 +101,7 @@ def asks_for_json(words: Sequence[str], environment: Mapping[str, str] = os.envi
 def print_error(error: TallystickError, *, as_json: bool) -> None:
     """Write an error to standard error, as words or as ``{"error": {...}}``."""
     if not as_json:
-        click.echo(f"error: {printable(str(error))}", err=True)
+        note_error("error", error)
         return
     body: dict[str, JSONValue] = {
         "type": type(error).__name__,

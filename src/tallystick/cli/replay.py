@@ -65,7 +65,7 @@ def command(
         report = replay(
             path, model, trust=trust, key=opener, threads=threads, on_progress=progress.update
         )
-    emit(_document(report), as_json=as_json, text=words(report))
+    emit(_document(report), as_json=as_json, lines=words(report))
     context.exit(report.exit_code)
 
 
@@ -82,7 +82,7 @@ def _document(report: ReplayReport) -> JSONValue:
     }
 
 
-def words(report: ReplayReport) -> str:
+def words(report: ReplayReport) -> list[str]:
     """Return a report in words."""
     verdict = "replayed" if report.verified else "FAILED"
     what = "positions bit-exact" if report.states != "not_committed" else "tokens follow again"
@@ -102,4 +102,4 @@ def words(report: ReplayReport) -> str:
         lines.append("  signature: by the key in the bundle; --key or --trust-policy says whose")
     seconds = report.replay_ns / 1e9
     lines.append(f"  {report.rows} rows in {seconds:.2f} s")
-    return "\n".join(lines)
+    return lines

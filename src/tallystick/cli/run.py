@@ -10,7 +10,7 @@ import click
 
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import PATH, json_option, model_option, threads_option
-from tallystick.cli.output import emit_json, note, printable
+from tallystick.cli.output import emit_json, note, printable_text
 from tallystick.cli.passphrase import passphrase_options, passphrase_source
 from tallystick.cli.progress import WorkProgress
 from tallystick.errors import InputError, UsageError
@@ -198,7 +198,7 @@ class Stream:
     def _show(self, text: str) -> None:
         if self._live and text:
             self._progress.clear()
-            click.echo(printable(text), nl=False)
+            click.echo(printable_text(text), nl=False)
             sys.stdout.flush()
 
 

@@ -60,7 +60,7 @@ def list_runs(queue: Path | None, state: Sequence[str], limit: int, as_json: boo
             "counts": {known.value: count for known, count in counts},
         },
         as_json=as_json,
-        text="\n".join([*map(_line, jobs), _totals(counts)]),
+        lines=[*map(_line, jobs), _totals(counts)],
     )
 
 
@@ -131,10 +131,10 @@ def _totals(counts: Sequence[tuple[JobState, int]]) -> str:
 
 def _show(job: Job, leases: Sequence[PastLease], as_json: bool) -> None:
     document = {**job_document(job), "leases": [lease_document(lease) for lease in leases]}
-    emit(document, as_json=as_json, text=_details(job, leases))
+    emit(document, as_json=as_json, lines=_details(job, leases))
 
 
-def _details(job: Job, leases: Sequence[PastLease]) -> str:
+def _details(job: Job, leases: Sequence[PastLease]) -> list[str]:
     rows = [
         ("job_id", job.job_id),
         ("run_id", job.run_id),
@@ -153,7 +153,7 @@ def _details(job: Job, leases: Sequence[PastLease]) -> str:
             ("status", job.result.status),
             ("place", job.result.place or ""),
         ]
-    return "\n".join([table(rows), *map(_lease_line, leases)])
+    return [*table(rows), *map(_lease_line, leases)]
 
 
 def _lease_line(lease: PastLease) -> str:

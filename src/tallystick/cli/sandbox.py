@@ -45,7 +45,7 @@ def probe(profile: str, as_json: bool) -> None:
     from tallystick.sandbox.profiles import load_profile
 
     report = probe_sandbox(load_profile(profile))
-    emit(_document(report), as_json=as_json, text=_words(report))
+    emit(_document(report), as_json=as_json, lines=_words(report))
     require_passed(report)
 
 
@@ -59,11 +59,11 @@ def probe(profile: str, as_json: bool) -> None:
 )
 def seatbelt(profile: str, read: tuple[str, ...]) -> None:
     """Print PROFILE as text for macOS's sandbox-exec: a weaker class, which raises no level."""
-    from tallystick.cli.output import printable
+    from tallystick.cli.output import printable_text
     from tallystick.sandbox.profiles import load_profile
     from tallystick.sandbox.seatbelt import seatbelt_text
 
-    click.echo(printable(seatbelt_text(load_profile(profile), read)), nl=False)
+    click.echo(printable_text(seatbelt_text(load_profile(profile), read)), nl=False)
 
 
 def _document(report: EgressReport) -> JSONValue:
@@ -104,7 +104,7 @@ def _document(report: EgressReport) -> JSONValue:
     }
 
 
-def _words(report: EgressReport) -> str:
+def _words(report: EgressReport) -> list[str]:
     from tallystick.contracts.egress import is_promised, title_of
 
     rows = [("channel", "inside", "seen", "promised", "outside")]
@@ -125,7 +125,7 @@ def _words(report: EgressReport) -> str:
     if report.lowered is not None:
         lines.append(f"lower than the profile's level, because {report.lowered}")
     lines.append(f"kernel {report.kernel}, Landlock ABI {report.landlock_abi}")
-    return "\n".join(lines)
+    return lines
 
 
 def _outside(probe: Probe) -> str:

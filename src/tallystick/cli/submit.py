@@ -85,7 +85,7 @@ def command(
             ]
         },
         as_json=as_json,
-        text="\n".join(_words(path, submission) for path, _, submission in rows),
+        lines=[_words(path, submission) for path, _, submission in rows],
     )
 
 
@@ -96,7 +96,7 @@ def _attempts_or_default(count: int | None) -> int:
 def _collect(context: click.Context, spool: Path, queue: Path, as_json: bool) -> None:
     with open_queue(queue) as opened:
         found = collect(spool, opened)
-    emit(_collected(found), as_json=as_json, text=_collected_words(found))
+    emit(_collected(found), as_json=as_json, lines=_collected_words(found))
     for refused in found.refused:
         note(f"refused: {refused.place}: {refused.reason}")
     context.exit(InputError.exit_code if found.refused else 0)
@@ -117,10 +117,10 @@ def _collected(found: CollectedFiles) -> JSONValue:
     }
 
 
-def _collected_words(found: CollectedFiles) -> str:
+def _collected_words(found: CollectedFiles) -> list[str]:
     lines = [_words(item.name, item.submission) for item in found.accepted]
     lines += [f"left, it may be unfinished: {name}" for name in found.unfinished]
-    return "\n".join(lines) or "nothing was dropped"
+    return lines or ["nothing was dropped"]
 
 
 def _document(name: str, submission: Submission) -> dict[str, JSONValue]:

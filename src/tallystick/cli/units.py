@@ -46,7 +46,7 @@ def command(
     The price follows from the model's architecture and the two counts alone (ruleset v3).
     """
     priced = _priced(profile, model, prefill, generated)
-    emit(_document(priced), as_json=as_json, text=_words(priced))
+    emit(_document(priced), as_json=as_json, lines=_words(priced))
 
 
 def _priced(profile: str | None, model: str | None, prefill: int, generated: int) -> PricedModel:
@@ -84,7 +84,7 @@ def _document(priced: PricedModel) -> JSONValue:
     }
 
 
-def _words(priced: PricedModel) -> str:
+def _words(priced: PricedModel) -> list[str]:
     from tallystick.canonical.hashing import format_digest
 
     units, architecture = priced.units, priced.architecture

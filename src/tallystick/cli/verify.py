@@ -105,7 +105,7 @@ def command(
     trust = None if opener and not key and trust_policy is None else load_trust(key, trust_policy)
     checks = Checks(trust, opener, _moment(now), _network(network))
     run = verify_all(paths, checks) if named is None else verify_named(named, checks)
-    emit(_document(run), as_json=as_json, text="\n\n".join(map(_words, run.outcomes)))
+    emit(_document(run), as_json=as_json, lines=_all_words(run))
     context.exit(run.exit_code)
 
 
@@ -160,8 +160,7 @@ def _document(run: VerificationRun) -> JSONValue:
 def _outcome(outcome: PathOutcome) -> JSONValue:
     path = printable(str(outcome.path))
     if outcome.report is None:
-        problem = printable(str(outcome.problem))
-        return {"path": path, "verdict": _no_verdict(outcome), "problem": problem}
+        return {"path": path, "verdict": _no_verdict(outcome), "problem": str(outcome.problem)}
     report = outcome.report
     document = as_document(report)
     assert isinstance(document, dict)
@@ -179,10 +178,19 @@ def _verdict(report: VerificationReport) -> str:
     return "verified" if report.verified else "failed"
 
 
-def _words(outcome: PathOutcome) -> str:
-    if outcome.report is None:
-        return f"{_no_verdict(outcome)}  {outcome.path}\n  {outcome.problem}"
-    report = outcome.report
+def _all_words(run: VerificationRun) -> list[str]:
+    """Return the words on every set, an empty line between two."""
+    lines: list[str] = []
+    for outcome in run.outcomes:
+        lines += [*([""] if lines else []), *_words(outcome)]
+    return lines
+
+
+def _words(outcome: PathOutcome) -> list[str]:
+    report, problem = outcome.report, outcome.problem
+    if report is None:
+        reasons = [] if problem is None else [f"  {line}" for line in problem.lines()]
+        return [f"{_no_verdict(outcome)}  {outcome.path}", *reasons]
     name = report.receipt_digest or report.set_id
     lines = [f"{_verdict(report)}  {name}", *_step_lines(report.steps)]
     lines += _restoration_lines(report)
@@ -190,8 +198,7 @@ def _words(outcome: PathOutcome) -> str:
         lines.append(f"status={report.status} trust_scope={report.trust_scope}")
         lines += [f"  {line}" for line in _scope_words(report)]
     lines += _list("What this proves:", report.proves)
-    lines += _list("What it does not prove:", report.does_not_prove)
-    return "\n".join(lines)
+    return lines + _list("What it does not prove:", report.does_not_prove)
 
 
 def _restoration_lines(report: VerificationReport) -> Iterator[str]:

@@ -11,7 +11,7 @@ import click
 
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import PATH, json_option
-from tallystick.cli.output import emit, note, printable
+from tallystick.cli.output import emit, note, note_error, printable
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
@@ -48,7 +48,7 @@ def command(config: Path | None, once: bool, as_json: bool) -> None:
     reporter = Reporter(worker_id, health, Notifier.of(os.environ, os.getpid()))
 
     def tell(turn: Turn) -> None:
-        emit(_document(turn), as_json=as_json, text=_words(turn))
+        emit(_document(turn), as_json=as_json, lines=[_words(turn)])
         sys.stdout.flush()
 
     with StopSwitch(settings.grace_seconds, on_tick=reporter.tick) as stop:
@@ -75,7 +75,7 @@ def _note_collected(files: CollectedFiles) -> None:
 
 
 def _note_trouble(error: UnavailableError) -> None:
-    note(f"trying again later: {error}")
+    note_error("trying again later", error)
 
 
 def _document(turn: Turn) -> JSONValue:

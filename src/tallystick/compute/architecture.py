@@ -126,6 +126,11 @@ class Architecture:
             _check_mixer(layer.mixer)
             _check_feed_forward(layer.feed_forward)
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer routes tokens to experts."""
+        return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in self.layers)
+
     def distinct_layers(self) -> tuple[LayerDescription, ...]:
         """Return each description once, in the order of first use; compare them by identity."""
         return tuple({id(layer): layer for layer in self.layers}.values())
@@ -242,8 +247,10 @@ def decode_architecture(data: bytes) -> Architecture:
 
 def _read(reader: BinaryReader) -> Architecture:
     name = reader.sized(limit=_MAX_NAME)
-    if not name.isascii():
-        raise reader.refusal("a name that is not ASCII", expected="ASCII", found="other bytes")
+    if not all(0x20 <= byte < 0x7F for byte in name):
+        raise reader.refusal(
+            "a name that is not printable ASCII", expected="printable ASCII", found="other bytes"
+        )
     hidden, vocabulary = reader.u32(), reader.u32()
     number = reader.count(limit=MAX_LAYERS, item_bytes=_SMALLEST_LAYER)
     layers = tuple(

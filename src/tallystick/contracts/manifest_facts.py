@@ -16,7 +16,7 @@ from tallystick.contracts.model import WeightType
 from tallystick.contracts.platform import ENVIRONMENT, NAME_ONLY, PlatformFacts
 from tallystick.contracts.request import Producer
 from tallystick.contracts.runtime import EngineBuild, RuntimeClass
-from tallystick.contracts.types import Digest, MaxLength, OneOf, ShortText
+from tallystick.contracts.types import Digest, LineText, MaxLength, OneOf
 from tallystick.errors import EvidenceError
 
 MANIFEST_FACTS_SCHEMA: Final = "tallystick.manifest-facts/v1"
@@ -36,7 +36,7 @@ GRAPH_ORDER: Final = "batch=one_graph;order=prefill,decode;output_rows=named"
 class MetadataFile:
     """One file of the base model's metadata: its path in the repository and its sha256."""
 
-    path: ShortText
+    path: LineText
     digest: Digest
 
 
@@ -50,7 +50,7 @@ class ManifestFacts:
     schema: Annotated[str, OneOf((MANIFEST_FACTS_SCHEMA,))]
     producer: Producer
     engine: EngineBuild
-    tokenizer_model: ShortText
+    tokenizer_model: LineText
     tokenizer_digest: Digest
     chat_template_digest: Digest | None
     weight_types: Annotated[tuple[WeightType, ...], MaxLength(64)]

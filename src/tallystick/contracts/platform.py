@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from tallystick.contracts.types import Digest, MaxLength, OneOf, ShortText
+from tallystick.contracts.types import Digest, LineText, MaxLength, OneOf, ShortText
 
 MAX_LIBRARIES: Final = 32
 MAX_VARIABLES: Final = 16
@@ -35,7 +35,7 @@ NAME_ONLY: Final = ("PYTHONPATH", "PYTHONUSERBASE", "__CF_USER_TEXT_ENCODING")
 class LoadedLibrary:
     """A shared object that the process had mapped: file name, and sha256 of the file."""
 
-    name: ShortText
+    name: LineText
     digest: Digest
 
 
@@ -44,8 +44,8 @@ class EngineBuildFacts:
     """What the engine library says of itself."""
 
     system_info: Annotated[str, MaxLength(2000)]
-    ggml_version: ShortText
-    ggml_commit: ShortText
+    ggml_version: LineText
+    ggml_commit: LineText
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class WheelFacts:
     ``record`` is the digest of what its RECORD says of the package's own files.
     """
 
-    name: ShortText
-    version: ShortText
+    name: LineText
+    version: LineText
     record: Digest
 
 
@@ -65,17 +65,17 @@ class DeviceFacts:
     """What computes: ``machine`` is the instruction set, ``model`` the processor's name."""
 
     kind: Annotated[str, OneOf(("cpu",))]
-    machine: ShortText
-    model: ShortText
+    machine: LineText
+    model: LineText
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
     """This program: its version, the digest of its own files, and the interpreter."""
 
-    version: ShortText
+    version: LineText
     sources: Digest
-    python: ShortText
+    python: LineText
 
 
 @dataclass(frozen=True, slots=True)

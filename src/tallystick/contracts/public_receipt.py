@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from tallystick.contracts.request import Disclosure, Producer
-from tallystick.contracts.types import U8, U32, U64, Count, Digest, MaxLength, OneOf, ShortText
+from tallystick.contracts.types import U8, U32, U64, Count, Digest, LineText, MaxLength, OneOf
 
 PUBLIC_RECEIPT_SCHEMA: Final = "misaka.palw.public-receipt.v2"
 MINT_CLASS: Final = "local_self_consistent_v0_1"
@@ -29,8 +29,8 @@ Privacy = Annotated[str, OneOf(PRIVACY)]
 class Artifacts:
     """The files behind the run: the engine's library and the model."""
 
-    engine_name: ShortText
-    engine_version: ShortText
+    engine_name: LineText
+    engine_version: LineText
     engine_library: Digest
     model_digest: Digest
     model_bytes: U64
@@ -57,9 +57,9 @@ class ExpertRouteFigures:
 class Gate:
     """One condition for a mainnet: ``external`` ones cannot be met by one machine."""
 
-    name: ShortText
+    name: LineText
     status: Annotated[str, OneOf(("met", "unmet", "external"))]
-    reason: ShortText
+    reason: LineText
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Mint:
     mint_class: Annotated[str, OneOf((MINT_CLASS,))]
     eligible: bool
     weight: U64
-    ineligible_reasons: Annotated[tuple[ShortText, ...], MaxLength(16)]
+    ineligible_reasons: Annotated[tuple[LineText, ...], MaxLength(16)]
     mainnet_ready: bool
     mainnet_gates: Annotated[tuple[Gate, ...], MaxLength(32)]
 

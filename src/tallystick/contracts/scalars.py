@@ -15,6 +15,7 @@ from tallystick.contracts.types import (
     DecimalString,
     IntRange,
     MaxLength,
+    OneLine,
     OneOf,
     Pattern,
     UtcTime,
@@ -26,6 +27,10 @@ BASE64_REGEX: Final = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{
 TIME_REGEX: Final = (
     "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
     "T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9][.][0-9]{3}Z"
+)
+# No C0 or C1 control, line or paragraph separator, or bidirectional control.
+ONE_LINE_REGEX: Final = (
+    r"[^\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]*"
 )
 DECIMAL_REGEX: Final = "0|[1-9][0-9]*"
 _TIME: Final = re.compile(TIME_REGEX)
@@ -98,6 +103,15 @@ def text_codec(mark: Any) -> FieldCodec:
             str,
             lambda value: len(value) <= limit,
             f"a text of at most {limit} characters",
+            schema,
+        )
+    if isinstance(mark, OneLine):
+        limit, clean = mark.limit, re.compile(ONE_LINE_REGEX).fullmatch
+        schema |= {"maxLength": limit, "pattern": f"^{ONE_LINE_REGEX}$"}
+        return exact(
+            str,
+            lambda value: len(value) <= limit and clean(value) is not None,
+            f"one line of at most {limit} characters, none of them a control character",
             schema,
         )
     if isinstance(mark, Base64Text):

@@ -30,6 +30,16 @@ class MaxLength:
 
 
 @dataclass(frozen=True, slots=True)
+class OneLine:
+    """A text of at most ``limit`` characters that no terminal takes for a command or a new line.
+
+    It has no control characters, no line or paragraph separators, and no bidirectional controls.
+    """
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeyedBy:
     """A list of documents that travels as one JSON object of at most ``limit`` members.
 
@@ -85,6 +95,7 @@ UuidText = Annotated[
 Timestamp = Annotated[str, UtcTime()]
 Temperature = Annotated[str, Pattern(r"0|[01]\.[0-9]{0,3}[1-9]|1|2", 6)]  # one spelling per value
 ShortText = Annotated[str, MaxLength(200)]
+LineText = Annotated[str, OneLine(200)]
 LongText = Annotated[str, MaxLength(1024 * 1024)]
 U8 = Annotated[int, IntRange(0, 2**8 - 1)]
 U32 = Annotated[int, IntRange(0, 2**32 - 1)]

@@ -222,10 +222,11 @@ class Child:
         else:
             how = f"exit status {code}"
         self._drain.join(timeout=_GRACE)
-        text = bytes(self._tail).decode("utf-8", "replace").strip()
+        said = bytes(self._tail).decode("utf-8", "replace")[-2000:].splitlines()
+        words = " | ".join(line for line in said if line.strip())
         return RunFailedError(
             "the child process ended before its work was done",
-            found=how + (f"; its last words:\n{text[-2000:]}" if text else ""),
+            found=how + (f"; its last words: {words}" if words else ""),
             hint="if it was killed by SIGKILL, the machine probably ran out of memory",
         )
 

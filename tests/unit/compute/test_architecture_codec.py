@@ -61,7 +61,7 @@ FORWARDS = st.one_of(
 LAYERS = st.builds(LayerDescription, MIXERS, FORWARDS, st.booleans())
 ARCHITECTURES = st.builds(
     Architecture,
-    st.text(st.characters(max_codepoint=127), max_size=64),
+    st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=64),
     WIDTHS,
     WIDTHS,
     st.lists(LAYERS, min_size=1, max_size=4).map(tuple),
@@ -131,7 +131,8 @@ def test_the_least_description() -> None:
         (described(b"", layers=0), "no usable number of layers"),
         (described(LAYER + TAIL, layers=1025), "too many items"),
         (described(LAYER + TAIL, layers=1000), "more items announced"),
-        (described(LAYER + TAIL, name=b"\xff"), "not ASCII"),
+        (described(LAYER + TAIL, name=b"\xff"), "printable ASCII"),
+        (described(LAYER + TAIL, name=b"a\nb"), "printable ASCII"),
         (described(LAYER + TAIL, name=b"a" * 65), "too many bytes"),
         (described(LAYER.replace(b"\2", b"\3", 1) + TAIL), "no usable number of heads"),
     ],
