@@ -15,10 +15,9 @@ from typing import Final, Literal, TypeAlias
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Core
-from tallystick.contracts.runtime import SEQUENTIAL
 from tallystick.evidence.gemm_trace import GROUP_BYTES, GemmTrace
 from tallystick.evidence.observed import ObservedEvidence, decode_observed
-from tallystick.evidence.routes import ExpertRoutes, decode_routes
+from tallystick.evidence.routes import ExpertRoutes, decode_routes, last_layer_from
 from tallystick.evidence.schedule import OperationSchedule, ScheduleStep
 from tallystick.evidence.state_tree import first_difference, leaf_index, locate, row_name
 
@@ -153,7 +152,7 @@ def _state(core: Core, opening: Opening, found: Generation) -> Difference | None
 def _evidence(core: Core, found: Generation, claimed: ClaimedEvidence) -> Difference | None:
     """Compare the other roots: routes, schedule, trace, and the worker's own."""
     if found.expert_route_root != core.evidence.expert_route_root:
-        last_from = 0 if core.runtime_class.policy == SEQUENTIAL else core.prompt_tokens - 1
+        last_from = last_layer_from(core.runtime_class.policy, core.prompt_tokens)
         return _routes(claimed.routes, found.routes, last_from)
     observed = _observed(found.observed_evidence)
     if found.schedule_commitment != claimed.schedule_commitment:

@@ -57,7 +57,9 @@ class SandboxProfile:
         return tuple(reversed(LEVELS[LEVELS.index(low) : LEVELS.index(self.level) + 1]))
 
 
-NONE: Final = SandboxProfile("none", "none", None, None)
+#: The profile of a run whose child nothing holds.
+NO_SANDBOX: Final = "none"
+NONE: Final = SandboxProfile(NO_SANDBOX, "none", None, None)
 
 
 def check_profile(profile: SandboxProfile, *, where: str = "sandbox profile") -> None:

@@ -101,8 +101,8 @@ def open_routes(
 ) -> None:
     """Require that ``routes`` are what ``expert_route_root`` commits to, and complete.
 
-    ``last_from`` is the first position with a row of the last layer: 0 under ``sequential``,
-    prefill - 1 under ``row-class``. None stands for a run without routes. Raises EvidenceError.
+    ``last_from`` is :func:`tallystick.evidence.routes.last_layer_from`. None stands for a run
+    without routes. Raises EvidenceError.
     """
     gathered = evidence.expert_route_root != empty_route_root()
     if routes is None or not gathered:

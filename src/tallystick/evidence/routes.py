@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from tallystick.canonical.codec import BinaryReader, BinaryWriter, decode_strict
 from tallystick.canonical.hashing import domain_hash, u32le, u64le
 from tallystick.compute.architecture import MAX_LAYERS
+from tallystick.contracts.runtime import SEQUENTIAL
 from tallystick.errors import EvidenceError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -58,11 +59,19 @@ class ExpertRoutes:
         return domain_hash("palw.expert-routes", 1, [blind, *numbers, self.ids])
 
 
+def last_layer_from(policy: str, prompt_tokens: int) -> int:
+    """Return the first position at which the last layer is evaluated.
+
+    ``sequential`` evaluates it everywhere, ``row-class`` only where an output is needed
+    (docs/spec/execution.md#batches).
+    """
+    return 0 if policy == SEQUENTIAL else prompt_tokens - 1
+
+
 def route_rows(layers: int, prefill: int, generated: int, *, last_from: int) -> int:
     """Return how many rows a run has: each layer at each evaluated position.
 
-    The last layer's rows begin at position ``last_from``: 0 under ``sequential``, prefill - 1 under
-    ``row-class``, where earlier ones are not computed.
+    The last layer's rows begin at position ``last_from`` (:func:`last_layer_from`).
     """
     positions = prefill + generated - 1
     return (layers - 1) * positions + positions - last_from

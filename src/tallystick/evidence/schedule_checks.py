@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tallystick.compute.architecture import Architecture, ExpertFeedForward
+from tallystick.compute.architecture import Architecture
 from tallystick.compute.operations import ExpertGemm, ExpertRoute, Generic
 from tallystick.compute.rules import ComputeUnitCounter, ComputeUnitRules
 from tallystick.contracts.runtime import ROW_CLASS, RowClass, RuntimeClass
@@ -98,7 +98,7 @@ def chunk_sizes(count: int, row_class: RowClass) -> Iterator[int]:
 
 def _check_operations(schedule: OperationSchedule, architecture: Architecture) -> None:
     layers = len(architecture.layers)
-    experts = any(isinstance(x.feed_forward, ExpertFeedForward) for x in architecture.layers)
+    experts = architecture.has_experts
     for scheduled in schedule.operations:
         operation = scheduled.operation
         if scheduled.stage > layers:

@@ -23,7 +23,7 @@ from tallystick.execution.evidence import (
     figures_of,
 )
 from tallystick.execution.jobs import EngineSetup, GenerateJob, ReplayJob
-from tallystick.execution.platform import build_facts, platform_facts
+from tallystick.execution.platform import build_facts, platform_facts, processor_name
 from tallystick.execution.prompt import Prompt
 from tallystick.execution.sampling import parse_temperature
 from tallystick.execution.schedule import Chunk, chunks
@@ -131,7 +131,7 @@ class ChildRun:
     def _host(self) -> HostFacts:
         run, engine = self.run, self.engine
         return HostFacts(
-            cpu=_cpu_name()[:200],
+            cpu=processor_name()[:200],
             cpu_features=engine.library.system_info()[:200],
             libc=" ".join(platform.libc_ver())[:200],
             kernel=f"{platform.system()} {platform.release()}"[:200],
@@ -149,14 +149,3 @@ class ChildRun:
             build_facts(self.engine.model.engine_summary()),
             None if setup.observer is None else Path(setup.observer),
         )
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

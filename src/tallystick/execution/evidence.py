@@ -24,7 +24,13 @@ from tallystick.evidence.adapter.collector import Collector
 from tallystick.evidence.adapter.nodes import ModelFigures
 from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.observed import ObservedEvidence, encode_observed
-from tallystick.evidence.routes import ExpertRoutes, RouteBuilder, encode_routes, route_rows
+from tallystick.evidence.routes import (
+    ExpertRoutes,
+    RouteBuilder,
+    encode_routes,
+    last_layer_from,
+    route_rows,
+)
 from tallystick.evidence.state_tree import StateTree, leaf_count
 
 
@@ -137,7 +143,7 @@ class EvidencePlan:
     @property
     def _routes_from(self) -> int:
         """The first position at which the last layer's experts are due."""
-        return 0 if self._sequential else self.prompt_tokens - 1
+        return last_layer_from(self.run.policy, self.prompt_tokens)
 
     @property
     def _sequential(self) -> bool:

@@ -55,7 +55,7 @@ def platform_facts(
         libraries=loaded_libraries(library, digest, observer),
         build=build,
         wheel=wheel_facts(library),
-        device=DeviceFacts("cpu", platform.machine()[:_SHORT], _processor()[:_SHORT]),
+        device=DeviceFacts("cpu", platform.machine()[:_SHORT], processor_name()[:_SHORT]),
         program=program_facts(),
         environment=environment_facts(os.environ),
     )
@@ -188,7 +188,8 @@ def _file_digest(path: str) -> str:
         ) from None
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """Return what the kernel calls the first processor, else what this build was made for."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
             for line in lines:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
+from tallystick.contracts.manifest_parts import SEQUENTIAL_CONTEXT
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL, RowClass
 from tallystick.engine.port import Model
 from tallystick.errors import InputError, TallystickError
 from tallystick.execution import chat
 from tallystick.execution.schedule import context_cells
-
-SEQUENTIAL_CELLS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def context_of(model: Model, run: InferenceRun, prompt_tokens: int, row_class: R
     or else than the model was trained for.
     """
     sequential = run.policy == SEQUENTIAL
-    limit = SEQUENTIAL_CELLS if sequential else model.context_train
+    limit = SEQUENTIAL_CONTEXT if sequential else model.context_train
     if prompt_tokens + run.max_tokens > limit:
         raise InputError(
             "prompt and generated tokens do not fit the context",
@@ -69,7 +67,7 @@ def context_of(model: Model, run: InferenceRun, prompt_tokens: int, row_class: R
             hint="shorten the prompt or lower --n-predict",
         )
     if sequential:
-        return SEQUENTIAL_CELLS
+        return SEQUENTIAL_CONTEXT
     return context_cells(prompt_tokens, run.max_tokens, row_class)
 
 

@@ -28,7 +28,7 @@ from tallystick.contracts.receipt import (
 )
 from tallystick.contracts.request import PRODUCER, InferenceRun
 from tallystick.contracts.runtime import EngineBuild, RuntimeClass
-from tallystick.contracts.sandbox_profile import at_least
+from tallystick.contracts.sandbox_profile import NO_SANDBOX, at_least
 from tallystick.errors import InputError, RunFailedError, SandboxError
 from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.observed import decode_observed
@@ -36,7 +36,7 @@ from tallystick.evidence.portable import PortableEvidence
 from tallystick.evidence.portable_parts import GatheredEvidence
 from tallystick.evidence.routes import decode_routes
 from tallystick.receipts.papers import JobPapers
-from tallystick.receipts.steps_structure import NO_SANDBOX, timestamp_ns
+from tallystick.receipts.steps_structure import timestamp_ns
 from tallystick.telemetry.log import parse_log
 
 

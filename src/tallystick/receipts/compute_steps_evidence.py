@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tallystick.canonical.hashing import parse_digest
-from tallystick.compute.architecture import Architecture, ExpertFeedForward
 from tallystick.contracts.bundle import BundlePrivate, BundlePublic
 from tallystick.contracts.commitments import (
     empty_gemm_root,
@@ -14,13 +13,12 @@ from tallystick.contracts.commitments import (
     state_evidence_root,
 )
 from tallystick.contracts.compute_receipt import ComputeReceipt, EvidenceLevel, TraceEvidence
-from tallystick.contracts.receipt import Core, Evidence
-from tallystick.contracts.runtime import SEQUENTIAL
+from tallystick.contracts.receipt import Evidence
 from tallystick.errors import EvidenceError
 from tallystick.evidence.gemm_trace import decode_trace
 from tallystick.evidence.portable import PortableEvidence, ScheduleKind
 from tallystick.evidence.portable_parts import open_routes, open_trace
-from tallystick.evidence.routes import decode_routes
+from tallystick.evidence.routes import decode_routes, last_layer_from
 from tallystick.evidence.schedule_checks import check_steps
 from tallystick.receipts.compute_case import (
     BUNDLE_WITHHELD,
@@ -111,11 +109,6 @@ def core_roots(evidence: Evidence) -> Roots:
     )
 
 
-def has_experts(architecture: Architecture) -> bool:
-    """Return whether a model routes tokens to experts."""
-    return any(isinstance(x.feed_forward, ExpertFeedForward) for x in architecture.layers)
-
-
 def refuse_kernel_trace(kind: TraceEvidence) -> None:
     """Refuse a trace that claims to be bound to kernels: nothing here binds one.
 
@@ -143,7 +136,7 @@ def _check_public_evidence(case: ComputeCase, public: BundlePublic, roots: Roots
     require_same(
         "compute receipt: trace_event_count", evidence.trace_events, body.trace_event_count
     )
-    routed = has_experts(architecture) and body.evidence_level >= EvidenceLevel.GEMM_TRACED
+    routed = architecture.has_experts and body.evidence_level >= EvidenceLevel.GEMM_TRACED
     if (core.evidence.expert_route_root is not None) is not routed:
         raise EvidenceError(
             "core.evidence.expert_route_root does not fit model and evidence level",
@@ -181,15 +174,10 @@ def _check_private_evidence(
         routes,
         case.architecture(public),
         blind,
-        last_from=_first_of_last_layer(body, case.documents.core),
+        last_from=last_layer_from(case.documents.core.runtime_class.policy, body.prefill_tokens),
     )
     words = [] if trace is None else [f"{trace.events} sketches, each of its operation"]
     words += [] if routes is None else [f"{routes.rows} expert routes"]
     if body.evidence_level is EvidenceLevel.STATE_COMMITTED:
         words.append("the state root of the core, which replay recomputes")
     return "; ".join(words) or "no trace, no routes and no states were asked for"
-
-
-def _first_of_last_layer(body: ComputeReceipt, core: Core) -> int:
-    """Return the first position whose last layer is routed (docs/spec/execution.md#batches)."""
-    return 0 if core.runtime_class.policy == SEQUENTIAL else body.prefill_tokens - 1

@@ -27,12 +27,10 @@ from tallystick.contracts.public_receipt import (
 )
 from tallystick.contracts.receipt import Core
 from tallystick.contracts.request import PRODUCER
-from tallystick.contracts.runtime import SEQUENTIAL
 from tallystick.errors import EvidenceError
 from tallystick.evidence.portable import ScheduleKind
-from tallystick.evidence.routes import route_rows
+from tallystick.evidence.routes import last_layer_from, route_rows
 from tallystick.receipts.compute_case import ComputeCase, NotChecked, StepOutcome
-from tallystick.receipts.compute_steps_evidence import has_experts
 from tallystick.receipts.mint import MintFacts, assess
 
 _WHERE: Final = "public receipt"
@@ -91,7 +89,7 @@ def public_receipt(case: ComputeCase, names: PublicNames) -> PublicReceipt:
         expert_route=ExpertRouteFigures(routes, 0 if routes is None else _route_rows(case, public)),
         verification_epoch=public.verification_epoch,
         artifacts=_artifacts(case, public),
-        mint=_mint(case, experts=has_experts(architecture)),
+        mint=_mint(case, experts=architecture.has_experts),
     )
 
 
@@ -228,12 +226,11 @@ def _semantic_figures(case: ComputeCase, public: BundlePublic) -> SemanticSchedu
 
 def _route_rows(case: ComputeCase, public: BundlePublic) -> int:
     body = case.body
-    sequential = case.documents.core.runtime_class.policy == SEQUENTIAL
     return route_rows(
         len(case.architecture(public).layers),
         body.prefill_tokens,
         body.decode_tokens,
-        last_from=0 if sequential else body.prefill_tokens - 1,
+        last_from=last_layer_from(case.documents.core.runtime_class.policy, body.prefill_tokens),
     )
 
 

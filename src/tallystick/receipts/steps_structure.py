@@ -12,11 +12,11 @@ from typing import Final
 from tallystick.contracts.digests import runtime_class_id, sandbox_profile_digest
 from tallystick.contracts.receipt import Core, Observed
 from tallystick.contracts.runtime import ROW_CLASS, RowClass
+from tallystick.contracts.sandbox_profile import NO_SANDBOX
 from tallystick.errors import EvidenceError
 from tallystick.evidence.state_tree import leaf_count
 from tallystick.receipts.documents import SetDocuments
 
-NO_SANDBOX: Final = "none"
 STATE_COMMITTED: Final = "state_committed"
 GEMM_TRACED: Final = "gemm_traced"
 _MILLISECOND: Final = 1_000_000  # in nanoseconds

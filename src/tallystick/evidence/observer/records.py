@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Final, TypeAlias
 
+from tallystick.contracts import compute_receipt, manifest_parts
 from tallystick.contracts.types import (
     U32,
     Count,
@@ -23,9 +24,9 @@ OBSERVERS: Final = ("off", "graph", "sketch")
 PRODUCT: Final = "MUL_MAT"
 TRACE_VARIANT: Final = {"off": "none", "graph": "graph_fallback", "sketch": "graph_fallback"}
 
-CONTEXT_TOKENS: Final = 4096
-MAX_GENERATED: Final = 1024
-MAX_EVENTS: Final = 250_000
+CONTEXT_TOKENS: Final = manifest_parts.SEQUENTIAL_CONTEXT
+MAX_GENERATED: Final = manifest_parts.MAX_GENERATED
+MAX_EVENTS: Final = compute_receipt.MAX_EVENTS
 MAX_TRANSCRIPT: Final = 64 * 1024 * 1024
 MAX_LINE: Final = 4 * 1024 * 1024
 
