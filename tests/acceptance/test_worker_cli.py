@@ -88,7 +88,10 @@ def test_what_a_service_manager_hears(
         manager.settimeout(PATIENCE)
         variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "900000"}
         worker = home.start(
-            "worker", "--config", config(tmp_path, "health: health\n"), variables=variables
+            *("worker", "--config", config(tmp_path, "health: health\n")),
+            variables=variables,
+            # What started the tests may have had it ignored.
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
         )
         heard: list[str] = []
         while not {"READY=1", "WATCHDOG=1"} <= {*heard}:

@@ -184,13 +184,13 @@ class Worker:
 
     def _perform(self, lease: Lease) -> RunResult:
         check_declared(lease.run)  # before a model is looked for
-        with Heartbeat(self._queue, lease, self._stop.abort) as beat:
-            self._stop.begin(self._settings.run_seconds)
-            try:
+        self._stop.begin(self._settings.run_seconds)
+        try:
+            with Heartbeat(self._queue, lease, self._stop.abort) as beat:
                 result = self._execute(lease.run, lambda: beat.require(self._stop.check))
-            finally:
-                self._stop.end()
-            self._complete(lease, result)
+                self._complete(lease, result)
+        finally:
+            self._stop.end()
         return result
 
     def _complete(self, lease: Lease, result: RunResult) -> None:

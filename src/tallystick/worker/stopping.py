@@ -115,7 +115,9 @@ class StopSwitch:
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
-            self._before.append((number, signal.signal(number, self._on_signal)))
+            # Who started us may have others ignore it: nohup, say.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before.append((number, signal.signal(number, self._on_signal)))
         self._before.append((signal.SIGALRM, signal.signal(signal.SIGALRM, self._on_alarm)))
         signal.setitimer(signal.ITIMER_REAL, _TICK_SECONDS, _TICK_SECONDS)
         return self

@@ -17,11 +17,16 @@ from tests.support.workers import LONG, wait
 WAITS = workers.__name__
 
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
 @pytest.fixture(autouse=True)
 def _survivor() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    """A signal outside of a switch does nothing here, whatever the tests were started by."""
+    before = [signal.signal(number, lambda *_: None) for number in SIGNALS]
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(number, handler)
 
 
 def terminate() -> None:
@@ -41,7 +46,15 @@ def test_signals_are_handled_inside_only() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_is_to_be_ignored_is() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopSwitch(LONG) as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop.asked
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_one_signal_asks_and_two_are_overdue(number: signal.Signals) -> None:
     with StopSwitch(LONG) as stop:
         assert (stop.asked, stop.overdue) == (False, False)
