@@ -258,18 +258,23 @@ def make_manifest(
 ) -> RuntimeManifest:
     """Return the manifest of a test set: the model has as many layers as the result says."""
     result = generation or make_generation()
-    facts = replace(
-        compute_sets.model_facts(experts=experts),
-        layers=result.layers,
-        context_train=4096,
-        chat_template_digest=fake_digest("template"),
-    )
     return build_manifest(
-        PinnedFacts(facts, fake_digest("model"), 123_456_789, None),
+        make_model(result.layers, experts=experts),
         Runtime(
             make_engine(), runtime_class or make_class(), result.platform, result.context_tokens
         ),
     )
+
+
+def make_model(layers: int = LAYERS, *, experts: bool = False) -> PinnedFacts:
+    """Return the model of a test set."""
+    facts = replace(
+        compute_sets.model_facts(experts=experts),
+        layers=layers,
+        context_train=4096,
+        chat_template_digest=fake_digest("template"),
+    )
+    return PinnedFacts(facts, fake_digest("model"), 123_456_789, None)
 
 
 def random_bytes(label: str, length: int) -> bytes:

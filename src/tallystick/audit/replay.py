@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from tallystick.attest.auditkeys import default_audit_key_path, read_audit_key
 from tallystick.attest.bundlekeys import AuditKey, BundleKey
@@ -25,6 +25,7 @@ from tallystick.audit.compare import (
     exact_positions,
     verdict,
 )
+from tallystick.audit.model_claims import require_claims
 from tallystick.canonical.hashing import format_digest
 from tallystick.compute.rules import RULES_V3
 from tallystick.contracts.bundle import BundlePrivate, BundlePublic
@@ -52,7 +53,7 @@ from tallystick.execution.launch import (
 )
 from tallystick.execution.schedule import MAX_FLOOR
 from tallystick.models.add import hash_file
-from tallystick.models.manifest import model_profile, pinned_facts
+from tallystick.models.manifest import pinned_facts
 from tallystick.models.registry import (
     ModelFile,
     OpenModel,
@@ -67,18 +68,6 @@ from tallystick.receipts.verify import VerifyContext, verify_with
 from tallystick.store.home import home as default_home
 from tallystick.store.home import user_path
 from tallystick.store.sets import read_set
-
-#: Fields of a model profile that follow from the file alone.
-_OF_THE_FILE: Final = (
-    "architecture",
-    "vocabulary",
-    "native_context_tokens",
-    "parameters",
-    "model_bytes",
-    "tokenizer_digest",
-    "special_tokens_digest",
-    "chat_template_digest",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +133,8 @@ def replay(
     with open_model(chosen) as opened:
         # Between the two looks at it, another file may have come to its place.
         _require_digest(core, opened.digest)
-        _require_profile(held.public, chosen)
+        manifest = RuntimeManifest.decode_strict(held.public.manifest)
+        require_claims(manifest, pinned_facts(chosen))
         _require_class(receipt, where, engine, opened, chosen, threads, on_progress)
         job = ReplayJob(
             setup=engine.setup(threads),
@@ -247,22 +237,6 @@ def _require_digest(core: Core, found: str) -> None:
             found=found,
             hint="replay needs the very file that ran: same weights, same quantisation",
         )
-
-
-def _require_profile(public: BundlePublic, model: ModelFile) -> None:
-    """What the manifest says of the model, and so its price, has to be what the file says.
-
-    Names are left out: they come from the profiles that a version of this program ships.
-    """
-    claimed = RuntimeManifest.decode_strict(public.manifest).model_profile
-    found = model_profile(pinned_facts(model))
-    for name in _OF_THE_FILE:
-        if getattr(claimed, name) != getattr(found, name):
-            raise EvidenceError(
-                "the receipt's manifest describes the model in another way than the file does",
-                expected=f"the file's own {name}",
-                found="another",
-            )
 
 
 def _require_engine(core: Core, engine: InstalledEngine) -> None:
