@@ -24,10 +24,10 @@ from tallystick.contracts.ticket import Ticket
 from tallystick.errors import InputError
 from tallystick.receipts.build import BuiltSet, RecordState, SetInputs
 from tallystick.receipts.scheduling import open_ticket, ticket_papers
-from tallystick.store.artifacts import write_set
 from tallystick.worker.papers import RunPapers, papers_of_ticket, read_ticket, record_in
 from tests.support.builds import build_set
 from tests.support.runs import Completed, EngineHome, HonestRun
+from tests.support.written import write_set
 
 PROMPT = "A tally stick is split in two."
 N = "4"
@@ -230,12 +230,13 @@ def edits(document: Any) -> Iterator[tuple[str, Any]]:
 def test_every_edited_field_of_a_ticket_is_refused(job: Job, tmp_path: Path) -> None:
     document: Any = json.loads(job.tickets[0].read_bytes())
     path = tmp_path / "edited.ticket"
+    path.touch(mode=0o600)
     path.write_bytes(jcs(document))
     assert encode_bytes(read_ticket(path)) == job.tickets[0].read_bytes()
     seen = []
     for name, edited in edits(document):
         if name == "request.expires_at":
-            continue  # a bound that a worker sets itself; step 11 holds the run against it
+            continue  # not signed: it is held against the clock, before and after the run
         path.write_bytes(jcs(edited))
         with pytest.raises(InputError) as caught:
             read_ticket(path)
@@ -252,6 +253,7 @@ def test_every_edited_field_of_a_ticket_is_refused(job: Job, tmp_path: Path) -> 
 def test_what_is_no_ticket_exits_4(job: Job, tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "bad.ticket"
     if content is not None:
+        path.touch(mode=0o600)
         path.write_bytes(content)
     done = job.workers[0].execute(path, job.model)
     assert (done.returncode, done.stdout) == (4, "")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tallystick.contracts.layout import BUNDLE, MARKER, MEMBERS
-from tallystick.store.artifacts import write_set
 from tests.support.forgery import Forger
 from tests.support.sets import PROMPT, SIGNER, STRANGER, make_facts, make_set
+from tests.support.written import write_set
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
 BUILT = make_set()
@@ -165,6 +165,23 @@ def test_a_trust_policy_with_a_window(tallystick: Program, directory: Path, tmp_
 @pytest.mark.parametrize("text", ["yesterday", "2026-11-30T12:00:00", ""])
 def test_a_bad_time_is_exit_2(tallystick: Program, directory: Path, key: Path, text: str) -> None:
     assert tallystick("verify", directory, "--key", key, "--now", text).returncode == 2
+
+
+def test_a_key_a_policy_or_a_document_is_no_pipe(
+    tallystick: Program, directory: Path, tmp_path: Path
+) -> None:
+    """Nobody writes to it: whoever waited would wait for ever."""
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe, 0o600)
+    for words in (
+        ("verify", directory, "--key", pipe),
+        ("verify", directory, "--trust-policy", pipe),
+        ("contracts", "validate", pipe),
+        ("submit", pipe),
+    ):
+        done = tallystick(*words)
+        assert done.returncode == 4, (words, done.stderr)
+        assert "no regular file" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("suffix", [kind.suffix for kind in MEMBERS if kind.suffix])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 from tallystick.attest.bundlekeys import SECRET_BYTES, AuditKey, BundleKey, SecretKey
 from tallystick.attest.secretfiles import (
+    KEY_FILE,
     create_file,
     parent_directory,
     private_directory,
@@ -41,11 +43,20 @@ def read_bundle_key(path: Path, outside: Path | None = None) -> BundleKey:
     return _read(path, BundleKey, outside, hint="ask the bundle's owner for the bundle's key")
 
 
-def write_bundle_key(path: Path, key: BundleKey) -> None:
+def write_bundle_key(path: Path, key: BundleKey, outside: Path | None = None) -> None:
     """Write the key of one bundle to the new file ``path`` (0600), to hand it to one auditor.
 
-    Raises InputError when the name is taken, UnavailableError when the place cannot be written.
+    ``outside`` is the directory of the bundle's set: a key in it would go wherever the set goes.
+    Raises InputError when the file would lie there or its name is taken, UnavailableError when the
+    place cannot be written.
     """
+    if outside is not None and lies_in(path, outside):
+        raise InputError(
+            "the bundle's key would lie in the directory of its set",
+            expected="a place that is not handed out with the set",
+            found=str(path),
+            hint="choose another place: nothing was written",
+        )
     with parent_directory(path) as directory:
         create_file(directory, path, key.raw, PRIVATE_MODE)
 
@@ -72,7 +83,9 @@ def default_audit_key(home: Path, outside: Path | None = None) -> tuple[AuditKey
 
 
 def _read(path: Path, make: Callable[[bytes], _Key], outside: Path | None, *, hint: str) -> _Key:
-    data = read_secret(path, max_bytes=_MAX_READ, modes=_MODES, missing_hint=hint)
+    data = read_secret(
+        path, max_bytes=_MAX_READ, modes=_MODES, kind=replace(KEY_FILE, missing=hint)
+    )
     _require_outside(path, outside)
     return _key(path, data, make)
 
@@ -91,16 +104,22 @@ def _key(path: Path, data: bytes, make: Callable[[bytes], _Key]) -> _Key:
 
 def _require_outside(path: Path, outside: Path | None) -> None:
     """Refuse a key that would be handed out, copied or deleted together with the output."""
-    if outside is None:
-        return
-    real, forbidden = Path(os.path.realpath(path)), Path(os.path.realpath(outside))
-    if real.is_relative_to(forbidden) or any(_same(forbidden, above) for above in real.parents):
+    if outside is not None and lies_in(path, outside):
         raise InputError(
             "the key file lies inside the output directory",
             expected="a place that is not handed out with the results",
             found=str(path),
             hint="move the key, or choose another output directory",
         )
+
+
+def lies_in(path: Path, directory: Path) -> bool:
+    """Say whether ``path`` is ``directory`` or lies in it, under whatever names; none has to exist.
+
+    Symlinks, ``..`` and mounts are resolved.
+    """
+    real, forbidden = Path(os.path.realpath(path)), Path(os.path.realpath(directory))
+    return real.is_relative_to(forbidden) or any(_same(forbidden, above) for above in real.parents)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -30,7 +30,7 @@ from tallystick.contracts.layout import PRIVATE_MODE, PUBLIC_MODE
 from tallystick.contracts.request import PRODUCER, Producer
 from tallystick.contracts.types import Base64Text, Hex32, IntRange, OneOf
 from tallystick.errors import EvidenceError, InputError
-from tallystick.store.files import exists
+from tallystick.store.files import exists, read_given
 
 KEY_SCHEMA: Final = "tallystick.key/v1"
 MAX_KEY_FILE: Final = 64 * 1024
@@ -191,15 +191,12 @@ def ensure_public_key(path: Path, public: PublicKey) -> Path:
 
 def read_public_key(path: Path) -> PublicKey:
     """Return the key in a public key file (PEM). Raises InputError."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_KEY_FILE)
-    except OSError as error:
-        raise InputError(
-            "the public key file cannot be read",
-            found=f"{path}: {error.strerror}",
-            hint="give the path of a .pub.pem file",
-        ) from None
+    data = read_given(
+        path,
+        max_bytes=MAX_KEY_FILE,
+        what="the public key file",
+        hint="give the path of a .pub.pem file",
+    )
     if data.startswith(b"{"):
         raise InputError(
             "this is not a public key file",

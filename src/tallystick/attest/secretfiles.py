@@ -1,4 +1,4 @@
-"""Files that hold secrets: how they are created and read (docs/spec/keys.md, "Files").
+"""Files that hold secrets: how they are created and read (docs/spec/keys.md#files).
 
 A file appears under its name complete or not at all, and never replaces another one. What is
 read back must be a plain file that only its owner can reach.
@@ -13,6 +13,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +23,27 @@ from tallystick.store.files import opened_directory
 from tallystick.store.home import ensure_private_dir, make_private_dirs, unavailable
 
 _OTHERS: Final = 0o077
-_MISSING_HINT: Final = "`tallystick keys new` makes one; `tallystick run` makes the default one"
 # O_NONBLOCK: a FIFO must be refused, not waited for.
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class SecretKind:
+    """What a secret file is called, and what to do when one is missing or was open to others."""
+
+    name: str
+    missing: str
+    exposed: str
+    foreign: str
+
+
+KEY_FILE: Final = SecretKind(
+    name="key file",
+    missing="`tallystick keys new` makes one; `tallystick run` makes the default one",
+    exposed="check that it is a private key file; if others can have read it, make a new key,"
+    " else take the rights of group and others away",
+    foreign="run as the owner, or make a key of your own",
+)
 
 
 @contextmanager
@@ -102,7 +121,7 @@ def read_secret(
     max_bytes: int,
     directory: int | None = None,
     modes: tuple[int, ...] = (),
-    missing_hint: str = _MISSING_HINT,
+    kind: SecretKind = KEY_FILE,
 ) -> bytes:
     """Return the content of a secret file; with ``directory``, ``path.name`` is opened under it.
 
@@ -115,71 +134,72 @@ def read_secret(
         descriptor = os.open(name, _READ_FLAGS, dir_fd=directory)
     except FileNotFoundError:
         raise InputError(
-            "the key file does not exist",
+            f"the {kind.name} does not exist",
             found=str(path),
-            hint=missing_hint,
+            hint=kind.missing,
         ) from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise InputError(
-                "the key file is a symlink",
+                f"the {kind.name} is a symlink",
                 found=str(path),
                 hint="give the path of the file itself",
             ) from None
         raise InputError(
-            "the key file cannot be opened", found=f"{path}: {os.strerror(error.errno or 0)}"
+            f"the {kind.name} cannot be opened", found=f"{path}: {os.strerror(error.errno or 0)}"
         ) from None
     try:
-        _check_secret_file(os.fstat(descriptor), path, modes)
+        _check_secret_file(os.fstat(descriptor), path, modes, kind)
         with open(descriptor, "rb", closefd=False) as file:
             data = file.read(max_bytes + 1)
     finally:
         os.close(descriptor)
     if len(data) > max_bytes:
         raise InputError(
-            "the key file is too large",
+            f"the {kind.name} is too large",
             expected=f"at most {max_bytes} bytes",
             found=str(path),
         )
     return data
 
 
-def _check_secret_file(status: os.stat_result, path: Path, modes: tuple[int, ...]) -> None:
+def _check_secret_file(
+    status: os.stat_result, path: Path, modes: tuple[int, ...], kind: SecretKind
+) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise InputError("the key file is not a plain file", found=str(path))
-    _check_owner_only(status, path)
+        raise InputError(f"the {kind.name} is not a plain file", found=str(path))
+    _check_owner_only(status, path, kind)
     mode = stat.S_IMODE(status.st_mode)
     if modes and mode not in modes:
         raise InputError(
-            "the key file has an unusual mode",
+            f"the {kind.name} has an unusual mode",
             expected=" or ".join(f"mode {allowed:04o}" for allowed in modes),
             found=f"{path}: mode {mode:04o}",
             hint=f"chmod {modes[-1]:o} {path}",
         )
     if status.st_nlink != 1:
         raise InputError(
-            "the key file has more than one name",
+            f"the {kind.name} has more than one name",
             expected="one hard link",
             found=f"{path}: {status.st_nlink} links",
-            hint="copy the key to a new file of mode 600 and remove the other names",
+            hint="copy it to a new file of mode 600 and remove the other names",
         )
 
 
-def _check_owner_only(status: os.stat_result, path: Path) -> None:
+def _check_owner_only(status: os.stat_result, path: Path, kind: SecretKind) -> None:
     if status.st_uid != os.geteuid():
         raise InputError(
-            "the key file belongs to another user",
+            f"the {kind.name} belongs to another user",
             expected=f"user id {os.geteuid()}",
             found=f"{path}: user id {status.st_uid}",
-            hint="run as the owner, or make a key of your own",
+            hint=kind.foreign,
         )
     if status.st_mode & _OTHERS:
         raise InputError(
-            "the key file is open to other users",
+            f"the {kind.name} is open to other users",
             expected=f"mode {PRIVATE_MODE:o}",
             found=f"{path}: mode {stat.S_IMODE(status.st_mode):o}",
-            hint="check that it is a private key file; if others can have read it, make a new key,"
-            " else take the rights of group and others away",
+            hint=kind.exposed,
         )
 
 

@@ -10,7 +10,7 @@ import click
 
 from tallystick.cli.options import PATH, json_option
 from tallystick.cli.output import emit, note_error
-from tallystick.errors import EvidenceError, InputError, TallystickError
+from tallystick.errors import EvidenceError, TallystickError
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
@@ -51,13 +51,10 @@ def validate(context: click.Context, files: Sequence[Path], as_json: bool) -> No
 
 def _outcome(path: Path) -> ValidDocument | TallystickError:
     from tallystick.contracts.recognise import MAX_DOCUMENT_BYTES, validate_document
+    from tallystick.store.files import read_given
 
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_DOCUMENT_BYTES + 1)
-        return validate_document(data)
-    except OSError as error:
-        return InputError("the file cannot be read", found=error.strerror)
+        return validate_document(read_given(path, max_bytes=MAX_DOCUMENT_BYTES, what="the file"))
     except TallystickError as error:
         return error
 

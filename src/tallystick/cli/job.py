@@ -31,7 +31,9 @@ def command() -> None:
 @command.command(name="declare")
 @model_option
 @click.option("--prompt-stdin", is_flag=True, help="Read the prompt from standard input.")
-@click.option("--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
+@click.option(
+    "--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file or a pipe."
+)
 @click.option("-n", "--n-predict", type=int, metavar="N", help="Most tokens to generate.")
 @click.option("--chat", is_flag=True, help="Put the prompt into the model's own chat template.")
 @click.option("--system", metavar="TEXT", help="System message; needs --chat.")
@@ -103,7 +105,9 @@ def declare(
     help="Public key (PEM) of a worker; once for a solo job, twice for two replicas.",
 )
 @click.option("--prompt-stdin", is_flag=True, help="Read the prompt from standard input.")
-@click.option("--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
+@click.option(
+    "--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file or a pipe."
+)
 @click.option(
     "-n", "--n-predict", type=int, metavar="N", help="Most tokens to generate, 1 to 1024."
 )
@@ -226,7 +230,8 @@ def run(
 ) -> None:
     """Execute the slot of TICKET on MODEL and leave a signed set of files, as `run` does.
 
-    Exit status: as `run`; 4 also for a ticket of another key or model, or an expired one.
+    Exit status: as `run`; 4 also for a ticket of another key or model, an expired one, one that
+    cannot give a receipt, or a file that others can reach.
     """
     require_engine()
     from tallystick.worker.keys import SignerChoice

@@ -30,7 +30,7 @@ def command() -> None:
     "--passphrase-file",
     type=PATH,
     metavar="FILE",
-    help="Encrypt the key with the passphrase in FILE (one line).",
+    help="Encrypt the key with the passphrase in FILE, or a pipe (one line).",
 )
 @json_option
 def new(
@@ -67,7 +67,11 @@ def show(path: Path | None, as_json: bool) -> None:
     help="32 raw bytes that sealed the bundle. Default: your own audit key.",
 )
 @click.option(
-    "--output", type=PATH, required=True, metavar="FILE", help="New file for the bundle's key."
+    "--output",
+    type=PATH,
+    required=True,
+    metavar="FILE",
+    help="New file for the bundle's key, outside SET.",
 )
 def bundle(path: Path, audit_key_file: Path | None, output: Path) -> None:
     """Write the key that opens the bundle of SET, and no other, to hand it to one auditor.

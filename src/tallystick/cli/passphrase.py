@@ -14,6 +14,7 @@ import click
 from tallystick.attest.keyfiles import MAX_PASSPHRASE, PassphraseSource
 from tallystick.cli.options import PATH
 from tallystick.errors import InputError, UsageError
+from tallystick.store.files import read_given
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,7 +28,7 @@ def passphrase_options(function: F) -> F:
         "--passphrase-file",
         type=PATH,
         metavar="FILE",
-        help="Open the signing key with the passphrase in FILE (one line).",
+        help="Open the signing key with the passphrase in FILE, or a pipe (one line).",
     )
     return add_prompt(add_file(function))
 
@@ -65,13 +66,8 @@ def _ask(*, confirm: bool) -> bytes:
 
 
 def _first_line(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_PASSPHRASE + 3)  # one more than a passphrase and a line end
-    except OSError as error:
-        raise InputError(
-            "the passphrase file cannot be read", found=f"{path}: {error.strerror}"
-        ) from None
+    # Room for a passphrase, a line end, and one more.
+    data = read_given(path, max_bytes=MAX_PASSPHRASE + 2, what="the passphrase file", pipe="wait")
     line = data.removesuffix(b"\n").removesuffix(b"\r")
     if b"\n" in line or not 1 <= len(line) <= MAX_PASSPHRASE:
         raise InputError(

@@ -13,7 +13,7 @@ from tallystick.cli.options import PATH, json_option, model_option, threads_opti
 from tallystick.cli.output import emit_json, note, printable_text
 from tallystick.cli.passphrase import passphrase_options, passphrase_source
 from tallystick.cli.progress import WorkProgress
-from tallystick.errors import InputError, UsageError
+from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @click.argument("prompt", required=False, metavar="[PROMPT]")
 @model_option
 @click.option("--prompt-stdin", is_flag=True, help="Read the prompt from standard input.")
-@click.option("--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
+@click.option(
+    "--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file or a pipe."
+)
 @click.option(
     "-n",
     "--n-predict",
@@ -204,6 +206,7 @@ class Stream:
 
 def read_prompt(argument: str | None, stdin: bool, file: Path | None) -> str:
     """Return the prompt from the one place where it was given."""
+    from tallystick.store.files import read_given
     from tallystick.worker.request import MAX_PROMPT_BYTES, decode_prompt
 
     given = [argument is not None, stdin, file is not None]
@@ -218,13 +221,8 @@ def read_prompt(argument: str | None, stdin: bool, file: Path | None) -> str:
     if stdin:
         return decode_prompt(sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1))
     assert file is not None
-    try:
-        with file.open("rb") as stream:
-            return decode_prompt(stream.read(MAX_PROMPT_BYTES + 1))
-    except OSError as error:
-        raise InputError(
-            "the prompt file cannot be read", found=f"{file}: {error.strerror}"
-        ) from None
+    data = read_given(file, max_bytes=MAX_PROMPT_BYTES, what="the prompt file", pipe="wait")
+    return decode_prompt(data)
 
 
 def _document(result: RunResult) -> JSONValue:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -44,6 +44,11 @@ from tallystick.receipts.report import (
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
 
+#: RFC 3339, section 5.6. A 60th second does not exist here, nor more than six digits of one.
+_RFC3339: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
+    r"(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
 _WORDS = {Status.PASSED: "passed", Status.FAILED: "FAILED", Status.NOT_CHECKED: "not checked"}
 
 
@@ -64,7 +69,7 @@ _WORDS = {Status.PASSED: "passed", Status.FAILED: "FAILED", Status.NOT_CHECKED: 
 @click.option(
     "--now",
     metavar="TIME",
-    help="Verify as of this time (RFC 3339, with a zone), the receipt's window included.",
+    help="Verify as of this time (RFC 3339), the receipt's window included.",
 )
 @json_option
 @click.pass_context
@@ -103,7 +108,7 @@ def command(
             expected="--audit-key-file or --bundle-key-file",
         )
     trust = None if opener and not key and trust_policy is None else load_trust(key, trust_policy)
-    checks = Checks(trust, opener, _moment(now), _network(network))
+    checks = Checks(trust, opener, moment_of(now), _network(network))
     run = verify_all(paths, checks) if named is None else verify_named(named, checks)
     emit(_document(run), as_json=as_json, lines=_all_words(run))
     context.exit(run.exit_code)
@@ -135,16 +140,20 @@ def _network(text: str | None) -> bytes:
     return bytes.fromhex(text)
 
 
-def _moment(text: str | None) -> datetime | None:
+def moment_of(text: str | None) -> datetime | None:
+    """Return the time that ``--now`` gives, None without one. Raises UsageError."""
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        # The library reads more than RFC 3339: week dates, no separators, seconds in offsets.
+        moment = datetime.fromisoformat(text.upper()) if _RFC3339.fullmatch(text) else None
+    except ValueError:  # the 30th of February
         moment = None
-    if moment is None or moment.tzinfo is None or not 1970 <= moment.year <= 9000:
+    if moment is None or not 1970 <= moment.year <= 9000:
         raise UsageError(
-            "--now is not a time", expected="for example 2026-11-30T12:00:00Z", found=text[:80]
+            "--now is not a time of RFC 3339, of the years 1970 to 9000 and at most microseconds",
+            expected="for example 2026-11-30T12:00:00Z, or ...T12:00:00.5+09:00",
+            found=ascii(text[:80]),
         )
     return moment.astimezone(UTC)
 

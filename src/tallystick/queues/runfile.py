@@ -9,6 +9,7 @@ from tallystick.contracts.codec import decode
 from tallystick.contracts.request import RUN_SCHEMA, InferenceRun
 from tallystick.errors import EvidenceError, InputError
 from tallystick.queues.core import MAX_RUN_BYTES
+from tallystick.store.files import read_given
 
 
 def parse_run(data: bytes, *, where: str) -> InferenceRun:
@@ -35,9 +36,4 @@ def parse_run(data: bytes, *, where: str) -> InferenceRun:
 
 def read_run(path: Path) -> InferenceRun:
     """Return the run that the file ``path`` declares. Raises InputError."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_RUN_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read", found=error.strerror) from None
-    return parse_run(data, where=str(path))
+    return parse_run(read_given(path, max_bytes=MAX_RUN_BYTES, what=str(path)), where=str(path))

@@ -26,6 +26,7 @@ from tallystick.errors import (
 from tallystick.receipts.report import Restoration, Status, VerificationReport
 from tallystick.receipts.sealing import bundle_id, bundle_key_of, open_with, parse
 from tallystick.receipts.verify import VerifyContext, failed_report, verify_with
+from tallystick.store.files import read_given, real_directory
 from tallystick.store.sets import (
     SetLocation,
     find_sets,
@@ -163,12 +164,13 @@ def _location(files: NamedFiles) -> SetLocation:
             found=ascii(files.receipt.name[:80]),
         )
     set_id, directory = parts[0], files.receipt.parent
+    place = real_directory(directory)
     for option, path, kind in (
         ("--bundle", files.bundle, BUNDLE),
         ("--public-json", files.public_json, PUBLIC_JSON),
         ("--state-db", files.state_db, STATE),
     ):
-        if path.name != kind.name(set_id) or path.parent.resolve() != directory.resolve():
+        if path.name != kind.name(set_id) or real_directory(path.parent) != place:
             raise UsageError(
                 f"{option} is not the file of this set",
                 expected=os.fspath(directory / kind.name(set_id)),
@@ -273,12 +275,12 @@ def load_bundle_key(
 
 
 def hand_out_bundle_key(path: Path, key: AuditKey, output: Path) -> SetLocation:
-    """Write the key of the one bundle at ``path`` to the new file ``output`` (0600).
+    """Write the key of the one bundle at ``path`` to the new file ``output`` (0600), elsewhere.
 
     Who gets it can open this bundle and no other; he could also seal another private half under
     the same header (docs/spec/bundle.md). Returns which set it opens. Raises EvidenceError when
     ``key`` does not open the bundle, NothingToVerifyError without one, InputError when ``output``
-    exists, UnavailableError when it cannot be written.
+    exists or lies in the set's directory, UnavailableError when it cannot be written.
     """
     loaded = read_set(path)
     data = loaded.files.get(BUNDLE.name(loaded.location.set_id))
@@ -289,15 +291,9 @@ def hand_out_bundle_key(path: Path, key: AuditKey, output: Path) -> SetLocation:
         )
     envelope = parse(data)
     open_with(envelope, key)
-    write_bundle_key(output, bundle_key_of(envelope, key))
+    write_bundle_key(output, bundle_key_of(envelope, key), loaded.location.directory)
     return loaded.location
 
 
 def _read_policy(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_POLICY_BYTES + 1)
-    except OSError as error:
-        raise InputError(
-            "the trust policy cannot be read", found=f"{path}: {error.strerror}"
-        ) from error
+    return read_given(path, max_bytes=MAX_POLICY_BYTES, what="the trust policy")

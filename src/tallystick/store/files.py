@@ -117,7 +117,7 @@ def read_given(
         if pipe == "wait" and stat.S_ISFIFO(os.stat(path).st_mode):
             flags &= ~os.O_NONBLOCK
         descriptor = os.open(path, flags)
-        with open(descriptor, "rb") as file:
+        try:
             mode = os.fstat(descriptor).st_mode
             if not stat.S_ISREG(mode) and not (pipe == "wait" and stat.S_ISFIFO(mode)):
                 raise InputError(
@@ -126,7 +126,10 @@ def read_given(
                     found=str(path),
                     hint=hint or "write it to a file first, and name that",
                 )
-            return file.read(max_bytes + 1)
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(max_bytes + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise InputError(
             f"{what} cannot be read", found=f"{path}: {os.strerror(error.errno or 0)}", hint=hint

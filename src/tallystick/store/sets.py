@@ -27,7 +27,7 @@ from tallystick.contracts.layout import (
 from tallystick.contracts.opening import ReceiptSet, SetMember
 from tallystick.errors import EvidenceError, NothingToVerifyError
 from tallystick.store.database.place import require_at_rest
-from tallystick.store.files import opened_directory, read_plain
+from tallystick.store.files import opened_directory, read_plain, real_directory
 
 _INCOMPLETE = "the set is incomplete: ask for all public files, or run again"
 
@@ -111,7 +111,7 @@ def load_set(location: SetLocation) -> LoadedSet:
     others, UnavailableError when the state store is not at rest.
     """
     try:
-        with opened_directory(location.directory.resolve()) as descriptor:
+        with opened_directory(real_directory(location.directory)) as descriptor:
             return _load(location, descriptor)
     except OSError as error:
         raise NothingToVerifyError(
@@ -125,7 +125,7 @@ def require_kept_private(location: SetLocation) -> None:
     Raises EvidenceError naming the file, NothingToVerifyError when one is not there.
     """
     try:
-        with opened_directory(location.directory.resolve()) as descriptor:
+        with opened_directory(real_directory(location.directory)) as descriptor:
             _require_exact(os.fspath(location.directory), os.fstat(descriptor), DIRECTORY_MODE)
             for kind in (*MEMBERS, MARKER):
                 name = kind.name(location.set_id)
@@ -240,7 +240,7 @@ def read_receipt(path: Path) -> bytes:
     elif name.endswith(MARKER.suffix):
         name = name.removesuffix(MARKER.suffix) + RECEIPT.suffix
     try:
-        with opened_directory(directory.resolve()) as descriptor:
+        with opened_directory(real_directory(directory)) as descriptor:
             return read_plain(descriptor, name, max_bytes=RECEIPT.max_bytes)[0]
     except OSError as error:
         raise NothingToVerifyError(

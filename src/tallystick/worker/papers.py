@@ -6,9 +6,11 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keys import PublicKey, SigningKey
+from tallystick.attest.secretfiles import SecretKind, read_secret
 from tallystick.contracts.codec import decode_bytes
 from tallystick.contracts.commitments import SALT_BYTES
 from tallystick.contracts.request import InferenceRun
@@ -29,6 +31,14 @@ from tallystick.store.home import make_private_dirs
 from tallystick.store.state.entry import StateEntry
 from tallystick.store.state.schema import STATE_NAME
 from tallystick.store.state.store import open_state
+
+_TICKET: Final = SecretKind(
+    name="ticket",
+    missing="`tallystick job order` writes one for each worker",
+    exposed="it holds the prompt: if others can have read it, treat that as published; else take"
+    " the rights of group and others away",
+    foreign="copy it to a file of your own, of mode 600",
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -90,13 +100,13 @@ def papers_of_ticket(ticket: Ticket, worker: PublicKey) -> RunPapers:
 
 
 def read_ticket(path: Path) -> Ticket:
-    """Return the ticket in the file ``path``. Raises InputError when it is none."""
+    """Return the ticket in the file ``path``.
+
+    Raises InputError when it is none, or not kept as private as a key (docs/spec/keys.md#files).
+    """
+    data = read_secret(path, max_bytes=MAX_TICKET_BYTES, kind=_TICKET)
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_TICKET_BYTES + 1)
         ticket = decode_bytes(Ticket, data, max_bytes=MAX_TICKET_BYTES, where="ticket")
-    except OSError as error:
-        raise InputError("the ticket cannot be read", found=f"{path}: {error.strerror}") from None
     except EvidenceError as error:
         raise InputError(
             f"not a ticket: {error.message}", expected=error.expected, found=error.found

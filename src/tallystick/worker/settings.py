@@ -11,6 +11,7 @@ from tallystick.canonical.yaml import parse_yaml
 from tallystick.contracts.codec import decode
 from tallystick.contracts.types import IntRange, LongText, MaxLength, OneOf
 from tallystick.errors import EvidenceError, InputError
+from tallystick.store.files import read_given
 from tallystick.store.home import user_path
 
 WORKER_SCHEMA: Final = "tallystick.worker/v1"
@@ -64,11 +65,7 @@ DEFAULTS: Final = WorkerSettings(
 
 def read_settings(path: Path) -> WorkerSettings:
     """Return the settings in the file ``path``. Raises InputError naming the field."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SETTINGS + 1)
-    except OSError as error:
-        raise InputError(f"the settings {path} cannot be read", found=error.strerror) from None
+    data = read_given(path, max_bytes=MAX_SETTINGS, what="the worker's settings")
     return parse_settings(data, folder=path.absolute().parent)
 
 

@@ -233,3 +233,20 @@ def test_a_bundle_key_is_handed_out_in_a_new_file(tmp_path: Path) -> None:
     assert (path.read_bytes(), mode(path)) == (SECRET, 0o600)
     with pytest.raises(InputError, match="never overwritten"):
         write_bundle_key(path, BundleKey(SECRET))
+
+
+def test_a_bundle_key_is_not_put_where_its_set_is(tmp_path: Path) -> None:
+    place = tmp_path / "set"
+    place.mkdir()
+    (tmp_path / "alias").symlink_to(place)
+    for path in (
+        place / "bundle.key",
+        place / "new" / "bundle.key",
+        tmp_path / "alias" / "bundle.key",
+        place / ".." / "set" / "bundle.key",
+    ):
+        with pytest.raises(InputError, match="directory of its set"):
+            write_bundle_key(path, BundleKey(SECRET), place)
+    assert list(place.iterdir()) == []
+    write_bundle_key(tmp_path / "bundle.key", BundleKey(SECRET), place)
+    assert (tmp_path / "bundle.key").read_bytes() == SECRET

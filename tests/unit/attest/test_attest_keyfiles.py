@@ -442,7 +442,7 @@ def test_what_is_no_public_key_file(clear: Path, tmp_path: Path) -> None:
     assert SEED_TEXT not in str(caught.value)
     with pytest.raises(InputError, match="cannot be read"):
         read_public_key(tmp_path / "absent.pub.pem")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no regular file"):
         read_public_key(tmp_path)
 
 

@@ -20,22 +20,24 @@ from tallystick.contracts.layout import (
     STATE,
     MemberKind,
 )
-from tallystick.errors import InputError, NoTrustError, UsageError
+from tallystick.errors import InputError, NothingToVerifyError, NoTrustError, UsageError
 from tallystick.receipts.files import (
     Checks,
     NamedFiles,
     VerificationRun,
+    hand_out_bundle_key,
     load_bundle_key,
     verify_all,
     verify_named,
 )
 from tallystick.receipts.report import Status, VerificationReport
 from tallystick.receipts.sealing import bundle_id, bundle_key_of
-from tallystick.store.artifacts import write_set
+from tallystick.store.sets import SetLocation, load_set, read_receipt
 from tallystick.store.state.entry import StateEntry, entry_of
 from tests.support.forgery import Forger
 from tests.support.sets import AUDIT_KEY, NOW, TRUST, make_set, record_anywhere
 from tests.support.state import accept, make_entry
+from tests.support.written import write_set
 
 BUILT = make_set()
 OTHER = make_set(label="another run")
@@ -283,6 +285,36 @@ def test_a_whole_set_is_not_mixed_with_another(directory: Path, tmp_path: Path) 
     failure = report_of(verify_named(named(directory), EMBEDDED)).failure
     assert failure is not None
     assert failure.number == 1
+
+
+def test_links_in_a_circle_are_no_set(tmp_path: Path, directory: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    (outcome,) = verify_named(named(loop), EMBEDDED).outcomes
+    assert outcome.report is None
+    assert isinstance(outcome.problem, NothingToVerifyError)
+    with pytest.raises(UsageError):
+        verify_named(replace(named(directory), bundle=named(loop).bundle), EMBEDDED)
+    with pytest.raises(NothingToVerifyError):
+        load_set(SetLocation(loop, BUILT.receipt_id))
+    with pytest.raises(NothingToVerifyError):
+        read_receipt(named(loop).receipt.with_suffix(".geoai.json"))
+
+
+def test_the_set_s_directory_may_be_a_link(tmp_path: Path, directory: Path) -> None:
+    (tmp_path / "alias").symlink_to(directory)
+    run = verify_named(replace(named(tmp_path / "alias"), bundle=named(directory).bundle), EMBEDDED)
+    assert run.exit_code == 0
+
+
+def test_a_bundle_s_key_is_not_put_into_its_set(tmp_path: Path, directory: Path) -> None:
+    before = sorted(directory.iterdir())
+    for output in (directory / "bk", directory / f"{BUILT.receipt_id}.key"):
+        with pytest.raises(InputError, match="directory of its set") as caught:
+            hand_out_bundle_key(directory, AUDIT_KEY, output)
+        assert caught.value.exit_code == 4
+    assert sorted(directory.iterdir()) == before
+    assert hand_out_bundle_key(directory, AUDIT_KEY, tmp_path / "bk").set_id == BUILT.receipt_id
 
 
 def test_a_key_that_lies_in_the_set_is_refused(directory: Path) -> None:
