@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.store.artifacts import write_set
 from tests.support.sets import AUDIT_KEY, make_set
+from tests.support.written import write_set
 
 
 def tallystick(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from tallystick.contracts import assignment, bundle, compute_receipt
 from tallystick.contracts.codec import decode_bytes, encode_bytes
-from tallystick.contracts.public_receipt import MAX_PUBLIC_RECEIPT, PublicReceipt
+from tallystick.contracts.layout import PUBLIC_JSON
+from tallystick.contracts.public_receipt import PublicReceipt
 from tallystick.errors import EvidenceError
 from tallystick.receipts.compute_case import ComputeCase, ComputeContext
 from tallystick.receipts.compute_steps import COMPUTE_STEPS
@@ -28,7 +29,7 @@ from tests.support.documents import digest_of
 
 
 def read_public_receipt(data: bytes) -> PublicReceipt:
-    return decode_bytes(PublicReceipt, data, max_bytes=MAX_PUBLIC_RECEIPT)
+    return decode_bytes(PublicReceipt, data, max_bytes=PUBLIC_JSON.max_bytes)
 
 
 Reader = tuple[Callable[[bytes], Any], Callable[[Any], bytes]]

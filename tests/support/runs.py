@@ -49,7 +49,6 @@ from tallystick.receipts.documents import find_id, read_documents
 from tallystick.receipts.papers import JobPapers
 from tallystick.receipts.scheduling import JobTerms, OrderedJob, order_job
 from tallystick.receipts.steps_structure import timestamp_ns
-from tallystick.store.artifacts import write_set
 from tallystick.store.sets import read_set
 from tallystick.telemetry.log import encode_log
 from tallystick.worker.request import RunOptions
@@ -66,6 +65,7 @@ from tests.support.sets import (
     record_anywhere,
 )
 from tests.support.tokenizer import EOS_ID
+from tests.support.written import write_set
 
 SMOLLM2: Final = "smollm2-135m-instruct"
 # Both are end-of-generation tokens of the toy tokenizer: EOS, and the end of a turn.

@@ -10,8 +10,8 @@ from tallystick.attest.keyfiles import public_key_path, write_key
 from tallystick.attest.keys import SigningKey
 from tallystick.cli.demo import _verify
 from tallystick.errors import EvidenceError, InputError
-from tallystick.store.artifacts import write_set
 from tests.support.sets import make_set
+from tests.support.written import write_set
 
 
 @pytest.fixture

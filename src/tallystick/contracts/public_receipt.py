@@ -14,7 +14,6 @@ from tallystick.contracts.types import U8, U32, U64, Count, Digest, LineText, Ma
 
 PUBLIC_RECEIPT_SCHEMA: Final = "misaka.palw.public-receipt.v2"
 MINT_CLASS: Final = "local_self_consistent_v0_1"
-MAX_PUBLIC_RECEIPT: Final = 64 * 1024
 JOB_CLASSES: Final = ("self_local", "replica_external", "replica_self_ordered", "solo_unpaid")
 LEVELS: Final = ("none", "graph", "gemm_traced", "state_committed")
 TRACES: Final = ("absent", "graph_fallback")

@@ -37,16 +37,6 @@ class Member:
         return PUBLIC_MODE if self.visibility == "public" else PRIVATE_MODE
 
 
-def write_set(directory: Path, members: Sequence[Member], marker: Member) -> Path:
-    """Write one set into ``directory`` (new, or empty and owner-only) and return it.
-
-    Every member goes to a temporary name, is synced and renamed without overwriting; the marker
-    comes last. On any failure everything this call wrote is removed. Raises UnavailableError.
-    """
-    with prepare(directory) as place:
-        return place.write(members, marker)
-
-
 def remove_set(directory: Path, marker: str) -> None:
     """Remove a set that shall not count: its ``marker`` first, so that no part looks whole.
 
@@ -115,7 +105,12 @@ class OutputPlace:
                 remove(descriptor, name)
 
     def write(self, members: Sequence[Member], marker: Member) -> Path:
-        """Write the set and return the directory that holds it. Raises UnavailableError."""
+        """Write the set and return the directory that holds it.
+
+        Every member goes to a temporary name, is synced and renamed without overwriting; the
+        marker comes last. On any failure everything this call wrote is removed. Raises
+        UnavailableError.
+        """
         try:
             with opened_directory(self.directory) as descriptor:
                 self._write_all(descriptor, members, marker)

@@ -12,8 +12,8 @@ import pytest
 from tallystick.canonical.hashing import sha256
 from tallystick.canonical.json import jcs, parse_strict
 from tallystick.contracts.codec import decode_bytes, encode_bytes
+from tallystick.contracts.layout import PUBLIC_JSON
 from tallystick.contracts.public_receipt import (
-    MAX_PUBLIC_RECEIPT,
     PRIVACY,
     PrivacyFlags,
     PublicReceipt,
@@ -38,7 +38,9 @@ DOCUMENT = encode_bytes(public_receipt(CASE, NAMES))
 
 def check(data: bytes, case: ComputeCase = CASE, names: PublicNames = NAMES) -> StepOutcome:
     """Decode a document as step 1 does, and check it as step 13 does."""
-    found = decode_bytes(PublicReceipt, data, max_bytes=MAX_PUBLIC_RECEIPT, where="public receipt")
+    found = decode_bytes(
+        PublicReceipt, data, max_bytes=PUBLIC_JSON.max_bytes, where="public receipt"
+    )
     return check_public_receipt(found, case, names)
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tallystick.errors import UnavailableError
-from tallystick.store.artifacts import Member, prepare, prepare_under, write_set
+from tallystick.store.artifacts import Member, prepare, prepare_under
 from tests.support.ordinary_user import run_as_ordinary_user
 from tests.support.small_disk import small_disk
+from tests.support.written import write_set
 
 ID = "0123456789abcdef0123456789abcdef"
 MEMBERS = (

@@ -8,7 +8,6 @@ import pytest
 from tallystick.contracts.layout import MARKER, MEMBERS, RECEIPT, STATE, MemberKind
 from tallystick.errors import EvidenceError, NothingToVerifyError, UnavailableError
 from tallystick.receipts.build import BuiltSet
-from tallystick.store.artifacts import write_set
 from tallystick.store.sets import (
     SetLocation,
     find_sets,
@@ -19,6 +18,7 @@ from tallystick.store.sets import (
 )
 from tests.support.ordinary_user import run_as_ordinary_user
 from tests.support.sets import data_of, make_facts, make_set
+from tests.support.written import write_set
 
 PRIVATE = tuple(kind for kind in MEMBERS if kind.visibility == "private")
 
