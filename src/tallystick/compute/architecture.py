@@ -131,11 +131,6 @@ class Architecture:
         """Whether any layer routes tokens to experts."""
         return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in self.layers)
 
-    @property
-    def has_experts(self) -> bool:
-        """Whether any layer routes tokens to experts."""
-        return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in self.layers)
-
     def distinct_layers(self) -> tuple[LayerDescription, ...]:
         """Return each description once, in the order of first use; compare them by identity."""
         return tuple({id(layer): layer for layer in self.layers}.values())
