@@ -146,7 +146,9 @@ class Soak:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        "bench.soak", description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--every", type=int, default=8)
     arguments = parser.parse_args()
