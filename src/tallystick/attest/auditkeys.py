@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -28,17 +28,17 @@ _RAW_HINT: Final = "the file holds the bytes themselves: no hex digits, no line 
 _Key = TypeVar("_Key", bound=SecretKey)
 
 
-def read_audit_key(path: Path, outside: Path | None = None) -> AuditKey:
-    """Return the audit key in the file ``path``, which must not lie in the directory ``outside``.
+def read_audit_key(path: Path, outside: Sequence[Path] = ()) -> AuditKey:
+    """Return the audit key in the file ``path``, which lies in none of the directories ``outside``.
 
     Raises InputError when the file is missing, unsafe (a symlink, no plain file, another user's, a
-    mode other than 0400 and 0600, more than one link), inside ``outside``, or does not hold exactly
-    32 bytes that are not all zero.
+    mode other than 0400 and 0600, more than one link), inside one of ``outside``, or does not hold
+    exactly 32 bytes that are not all zero.
     """
     return _read(path, AuditKey, outside, hint="`tallystick run` without a key file makes one")
 
 
-def read_bundle_key(path: Path, outside: Path | None = None) -> BundleKey:
+def read_bundle_key(path: Path, outside: Sequence[Path] = ()) -> BundleKey:
     """Return the key of one bundle in the file ``path``. The rules are those of an audit key."""
     return _read(path, BundleKey, outside, hint="ask the bundle's owner for the bundle's key")
 
@@ -73,7 +73,7 @@ def default_audit_key(home: Path, outside: Path | None = None) -> tuple[AuditKey
     does, UnavailableError when the key directory cannot be used.
     """
     path = default_audit_key_path(home)
-    _require_outside(path, outside)
+    _require_outside(path, () if outside is None else (outside,))
     with private_directory(path.parent) as directory:
         created = not exists(directory, path.name)
         if created:
@@ -82,7 +82,7 @@ def default_audit_key(home: Path, outside: Path | None = None) -> tuple[AuditKey
     return _key(path, data, AuditKey), created
 
 
-def _read(path: Path, make: Callable[[bytes], _Key], outside: Path | None, *, hint: str) -> _Key:
+def _read(path: Path, make: Callable[[bytes], _Key], outside: Sequence[Path], *, hint: str) -> _Key:
     data = read_secret(
         path, max_bytes=_MAX_READ, modes=_MODES, kind=replace(KEY_FILE, missing=hint)
     )
@@ -102,9 +102,9 @@ def _key(path: Path, data: bytes, make: Callable[[bytes], _Key]) -> _Key:
         ) from None
 
 
-def _require_outside(path: Path, outside: Path | None) -> None:
+def _require_outside(path: Path, outside: Sequence[Path]) -> None:
     """Refuse a key that would be handed out, copied or deleted together with the output."""
-    if outside is not None and lies_in(path, outside):
+    if any(lies_in(path, directory) for directory in outside):
         raise InputError(
             "the key file lies inside the output directory",
             expected="a place that is not handed out with the results",

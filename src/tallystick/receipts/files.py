@@ -263,15 +263,9 @@ def load_bundle_key(
     """
     if audit is not None and bundle is not None:
         raise UsageError("give an audit key or a bundle key, not both")
-    if audit is None and bundle is None:
-        return None
-    key: AuditKey | BundleKey | None = None
-    for directory in (*outside, *([] if outside else [None])):
-        if audit is not None:
-            key = read_audit_key(audit, directory)
-        elif bundle is not None:
-            key = read_bundle_key(bundle, directory)
-    return key
+    if audit is not None:
+        return read_audit_key(audit, outside)
+    return None if bundle is None else read_bundle_key(bundle, outside)
 
 
 def hand_out_bundle_key(path: Path, key: AuditKey, output: Path) -> SetLocation:

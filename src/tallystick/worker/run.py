@@ -308,4 +308,4 @@ def _existing_audit_key(path: Path | None, home: Path, output: Path | None) -> A
     default = default_audit_key_path(home)
     if path is None and not os.path.lexists(default):
         return None
-    return read_audit_key(path or default, output or home / "receipts")
+    return read_audit_key(path or default, (output or home / "receipts",))

@@ -137,9 +137,13 @@ def test_another_user_s_file_is_refused(key_file: Path, monkeypatch: pytest.Monk
 
 
 def test_a_key_beside_the_output_directory_is_fine(key_file: Path, tmp_path: Path) -> None:
-    assert read_audit_key(key_file, outside=tmp_path / "out") == AuditKey(SECRET)
+    assert read_audit_key(key_file, outside=(tmp_path / "out",)) == AuditKey(SECRET)
     (tmp_path / "audit").mkdir()
-    assert read_audit_key(key_file, outside=tmp_path / "audit") == AuditKey(SECRET)
+    assert read_audit_key(key_file, outside=(tmp_path / "audit",)) == AuditKey(SECRET)
+    apart = (tmp_path / "out", tmp_path / "audit")
+    assert read_bundle_key(key_file, outside=apart) == BundleKey(SECRET)
+    with pytest.raises(InputError, match="lies inside"):
+        read_bundle_key(key_file, outside=(*apart, key_file.parent))
 
 
 def test_a_key_inside_the_output_directory_is_refused(key_file: Path, tmp_path: Path) -> None:
@@ -150,10 +154,10 @@ def test_a_key_inside_the_output_directory_is_refused(key_file: Path, tmp_path: 
     inside = key_file.rename(deep / "audit.key")
     for outside in (deep, deep.parent, tmp_path, alias / "a", deep / ".." / "b"):
         with pytest.raises(InputError, match="inside the output directory"):
-            read_audit_key(inside, outside=outside)
+            read_audit_key(inside, outside=(outside,))
     for spelling in (alias / "a" / "b" / "audit.key", deep / ".." / "b" / "audit.key"):
         with pytest.raises(InputError, match="inside the output directory"):
-            read_audit_key(spelling, outside=deep)
+            read_audit_key(spelling, outside=(deep,))
 
 
 def test_a_relative_output_directory_is_resolved(
@@ -161,7 +165,7 @@ def test_a_relative_output_directory_is_resolved(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="inside the output directory"):
-        read_audit_key(Path("audit.key"), outside=Path())
+        read_audit_key(Path("audit.key"), outside=(Path(),))
 
 
 def test_the_default_key_is_made_once(tmp_path: Path) -> None:

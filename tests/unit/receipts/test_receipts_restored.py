@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tallystick.attest import auditkeys
 from tallystick.contracts.compute_receipt import JobClass
 from tallystick.contracts.layout import (
     BUNDLE,
@@ -328,3 +329,21 @@ def test_a_key_that_lies_in_the_set_is_refused(directory: Path) -> None:
     with pytest.raises(UsageError):
         load_bundle_key(key, key)
     assert load_bundle_key(None, None, (directory,)) is None
+
+
+def test_a_key_is_read_once_for_all_the_sets_that_it_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "audit.key"
+    key.touch(mode=0o600)
+    key.write_bytes(AUDIT_KEY.raw)
+    read, reads = auditkeys.read_secret, []
+
+    def counted(path: Path, **options: Any) -> bytes:
+        reads.append(path)
+        return read(path, **options)
+
+    monkeypatch.setattr(auditkeys, "read_secret", counted)
+    sets = tuple(tmp_path / name for name in ("one", "two", "three"))
+    assert load_bundle_key(key, None, sets) == AUDIT_KEY
+    assert reads == [key]
