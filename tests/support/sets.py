@@ -417,12 +417,14 @@ def make_traced(
     )
 
 
-def make_tickets(run: InferenceRun | None = None) -> tuple[Ticket, ...]:
+def make_tickets(
+    run: InferenceRun | None = None, *, network_id: bytes | None = None
+) -> tuple[Ticket, ...]:
     """Order a job for SIGNER and STRANGER and return their tickets, by slot."""
     declared = run or make_run()
     issued = epoch_of(_START_NS // 1_000_000)
     terms = JobTerms(
-        network_id=local_network_id(),
+        network_id=network_id or local_network_id(),
         scheduler_job_id=random_bytes("job", 32),
         job_class=JobClass.REPLICA_EXTERNAL,
         model_profile_id=make_manifest().model_profile_id,

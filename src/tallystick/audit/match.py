@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
-from tallystick.attest.trust import TrustPolicy
 from tallystick.audit.diff import diff_summaries
 from tallystick.contracts.compute_receipt import ComputeReceipt
 from tallystick.contracts.layout import RECEIPT
 from tallystick.contracts.receipt import Receipt
-from tallystick.errors import EvidenceError
+from tallystick.errors import EvidenceError, NoTrustError
 from tallystick.receipts.documents import find_id, read_documents
 from tallystick.receipts.inspect import ReceiptSummary, inspect_receipt
-from tallystick.receipts.verify import verify_set
+from tallystick.receipts.verify import VerifyContext, verify_with
 
 SIDES: Final = ("A", "B")
 # What two honest workers of one job must have in common beyond the core.
@@ -90,14 +88,16 @@ class MatchReport:
 
 
 def match_sets(
-    left: Mapping[str, bytes], right: Mapping[str, bytes], trust: TrustPolicy, *, now: datetime
+    left: Mapping[str, bytes], right: Mapping[str, bytes], context: VerifyContext
 ) -> MatchReport:
-    """Hold the replica rule against two sets of files by name.
+    """Hold the replica rule against two sets of files by name, each verified in ``context``.
 
-    Raises EvidenceError naming the side whose set does not verify, NothingToVerifyError and
-    NoTrustError as `verify_set` does.
+    Raises EvidenceError naming the side whose set does not verify (as one of another network than
+    the context's), NothingToVerifyError and NoTrustError as `verify_with` does.
     """
-    sides = tuple(_replica(files, trust, now) for files in _named(left, right))
+    if context.trust is None:
+        raise NoTrustError("two workers match only by keys that somebody named")
+    sides = tuple(_replica(files, context) for files in _named(left, right))
     return match_replicas(*sides)
 
 
@@ -107,10 +107,10 @@ def _named(
     return zip(SIDES, (left, right), strict=True)
 
 
-def _replica(side: tuple[str, Mapping[str, bytes]], trust: TrustPolicy, now: datetime) -> Replica:
+def _replica(side: tuple[str, Mapping[str, bytes]], context: VerifyContext) -> Replica:
     name, files = side
     try:
-        verify_set(files, trust, now=now).require()
+        verify_with(files, context).require()
     except EvidenceError as error:
         raise EvidenceError.of(error, f"{name} does not verify: {error.message}") from None
     documents = read_documents(files, find_id(files))

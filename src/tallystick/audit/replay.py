@@ -29,6 +29,7 @@ from tallystick.audit.model_claims import require_claims
 from tallystick.canonical.hashing import format_digest
 from tallystick.compute.rules import RULES_V3
 from tallystick.contracts.bundle import BundlePrivate, BundlePublic
+from tallystick.contracts.commitments import local_network_id
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.manifest import RuntimeManifest
 from tallystick.contracts.opening import Opening
@@ -111,6 +112,7 @@ def replay(
     *,
     trust: TrustPolicy | None = None,
     key: AuditKey | BundleKey | None = None,
+    network_id: bytes | None = None,
     threads: int | None = None,
     home: Path | None = None,
     on_progress: OnProgress = no_progress,
@@ -118,12 +120,19 @@ def replay(
     """Re-execute the receipt at ``path`` on ``model`` (a name or a path) and compare.
 
     The set is verified first, the signature against ``trust`` where it is given. ``key`` opens the
-    private half; None tries the data folder's audit key. Raises EvidenceError when the set does not
+    private half; None tries the data folder's audit key. ``network_id`` is the network whose
+    receipts count, None the local one. Raises EvidenceError when the set does not
     hold or the model is another one, IncomparableError when this machine cannot execute the
     receipt's runtime class, InputError when the private half is withheld or locked.
     """
     where = home or default_home()
-    held = _open(read_set(path).files, trust, key or _known_key(where))
+    context = VerifyContext(
+        trust,
+        datetime.now(UTC),
+        key or _known_key(where),
+        network_id=local_network_id() if network_id is None else network_id,
+    )
+    held = _open(read_set(path).files, context)
     documents, opening = held.documents, held.opening
     receipt, core = documents.receipt, documents.receipt.core
     _require_model(core, model, where, on_progress)
@@ -193,11 +202,9 @@ class _Opened:
         )
 
 
-def _open(
-    files: Mapping[str, bytes], trust: TrustPolicy | None, key: AuditKey | BundleKey | None
-) -> _Opened:
+def _open(files: Mapping[str, bytes], context: VerifyContext) -> _Opened:
     """Check the set as `verify` does: signed by whom trust names, else by its own worker."""
-    documents = read_documents(files, find_id(files), key)
+    documents = read_documents(files, find_id(files), context.key)
     bundle = documents.bundle
     if bundle is None or bundle.private is None or bundle.opening is None:
         raise InputError(
@@ -206,12 +213,6 @@ def _open(
             found="no bundle" if bundle is None else "a bundle, and no key",
             hint="ask the holder of the receipt for both; give the key with --bundle-key-file",
         )
-    context = VerifyContext(
-        trust=trust,
-        now=datetime.now(UTC),
-        key=key,
-        network_id=documents.compute.body.network_id,
-    )
     verify_with(files, context).require()
     return _Opened(documents, bundle.opening, bundle.public, bundle.private)
 

@@ -167,8 +167,10 @@ def _words(demo: _Demo) -> list[str]:
         f"{verified}  verify, a process of its own",
         f"{replayed}  replay, {report.rows} rows in one batched pass of {seconds:.2f} s",
         "",
-        "The signature shows who says so, the replay that it is so;"
-        " neither, that the answer is right.",
+        (
+            "The signature shows who says so, the replay that it is so;"
+            " neither, that the answer is right."
+        ),
         f"Look at it:  tallystick inspect {directory}",
     ]
 

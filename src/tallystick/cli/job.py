@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from tallystick.cli.extras import require_engine
-from tallystick.cli.options import PATH, json_option, model_option, threads_option
+from tallystick.cli.options import (
+    PATH,
+    json_option,
+    model_option,
+    network_of,
+    network_option,
+    threads_option,
+)
 from tallystick.cli.output import emit, printable
 from tallystick.cli.passphrase import passphrase_options, passphrase_source
 from tallystick.cli.progress import WorkProgress
@@ -126,6 +133,7 @@ def declare(
 @click.option(
     "--output-dir", type=PATH, required=True, metavar="DIR", help="New or empty, for the tickets."
 )
+@network_option
 @click.option(
     "--key", "key_file", type=PATH, metavar="FILE", help="Private key that signs. Default: yours."
 )
@@ -144,6 +152,7 @@ def order(
     temperature: str,
     seed: int | None,
     output_dir: Path,
+    network: str | None,
     key_file: Path | None,
     passphrase_prompt: bool,
     passphrase_file: Path | None,
@@ -176,6 +185,7 @@ def order(
             model,
             options,
             workers=tuple(worker),
+            network_id=network_of(network),
             output_dir=output_dir,
             signer=SignerChoice(key_file, passphrase),
             on_progress=progress.update,

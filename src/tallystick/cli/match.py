@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING
 import click
 
 from tallystick.audit.match import MatchReport, match_sets
-from tallystick.cli.options import PATH, json_option, key_option, trust_policy_option
+from tallystick.cli.options import (
+    PATH,
+    json_option,
+    key_option,
+    network_of,
+    network_option,
+    trust_policy_option,
+)
 from tallystick.cli.output import emit
 from tallystick.receipts.files import load_trust
 from tallystick.receipts.report import as_document
+from tallystick.receipts.verify import VerifyContext
 from tallystick.store.sets import read_set
 
 if TYPE_CHECKING:
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 @click.argument("right", type=PATH, metavar="B")
 @key_option
 @trust_policy_option
+@network_option
 @json_option
 @click.pass_context
 def command(
@@ -33,6 +42,7 @@ def command(
     right: Path,
     key: Sequence[Path],
     trust_policy: Path | None,
+    network: str | None,
     as_json: bool,
 ) -> None:
     """Hold the replica rule against the sets at A and B: one job, two workers, equal cores.
@@ -43,8 +53,10 @@ def command(
     Exit status: 0 they match, 1 they do not (the first rule that fails is named), 4 there was
     nothing to judge.
     """
-    trust = load_trust(key, trust_policy)
-    report = match_sets(read_set(left).files, read_set(right).files, trust, now=datetime.now(UTC))
+    checks = VerifyContext(
+        load_trust(key, trust_policy), datetime.now(UTC), network_id=network_of(network)
+    )
+    report = match_sets(read_set(left).files, read_set(right).files, checks)
     emit(_document(report), as_json=as_json, lines=_words(report))
     context.exit(report.exit_code)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+
+from tallystick.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,6 +69,33 @@ def bundle_key_options(function: F) -> F:
         metavar="FILE",
         help="32 raw bytes that open the owner's bundles.",
     )(function)
+
+
+def network_option(function: F) -> F:
+    """Add ``--network``; the verb receives ``network: str | None``, for :func:`network_of`."""
+    return click.option(
+        "--network",
+        metavar="HEX",
+        help="Network id (64 hex digits) whose receipts count. Default: the local network.",
+    )(function)
+
+
+def network_of(text: str | None) -> bytes:
+    """Return the network id that ``--network`` gives, the local one without it.
+
+    Raises UsageError for a text that is no id.
+    """
+    if text is None:
+        from tallystick.contracts.commitments import local_network_id
+
+        return local_network_id()
+    if re.fullmatch(r"[0-9a-f]{64}", text) is None or not int(text, 16):
+        raise UsageError(
+            "--network is no network id",
+            expected="64 lower-case hex digits, not all of them 0",
+            found=f"{len(text)} characters",
+        )
+    return bytes.fromhex(text)
 
 
 def threads_option(function: F) -> F:

@@ -15,6 +15,8 @@ from tallystick.cli.options import (
     json_option,
     key_option,
     model_option,
+    network_of,
+    network_option,
     threads_option,
     trust_policy_option,
 )
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 @key_option
 @trust_policy_option
 @bundle_key_options
+@network_option
 @threads_option
 @json_option
 @click.pass_context
@@ -43,6 +46,7 @@ def command(
     trust_policy: Path | None,
     audit_key_file: Path | None,
     bundle_key_file: Path | None,
+    network: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -63,7 +67,13 @@ def command(
     opener = load_bundle_key(audit_key_file, bundle_key_file, (set_directory(path),))
     with WorkProgress() as progress:
         report = replay(
-            path, model, trust=trust, key=opener, threads=threads, on_progress=progress.update
+            path,
+            model,
+            trust=trust,
+            key=opener,
+            network_id=network_of(network),
+            threads=threads,
+            on_progress=progress.update,
         )
     emit(_document(report), as_json=as_json, lines=words(report))
     context.exit(report.exit_code)

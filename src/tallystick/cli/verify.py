@@ -16,10 +16,11 @@ from tallystick.cli.options import (
     bundle_key_options,
     json_option,
     key_option,
+    network_of,
+    network_option,
     trust_policy_option,
 )
 from tallystick.cli.output import emit, printable
-from tallystick.contracts.commitments import local_network_id
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.receipts.files import (
     Checks,
@@ -61,11 +62,7 @@ _WORDS = {Status.PASSED: "passed", Status.FAILED: "FAILED", Status.NOT_CHECKED: 
 @click.option("--bundle", type=PATH, metavar="FILE", help="<id>.palw.bundle of that receipt.")
 @click.option("--public-json", type=PATH, metavar="FILE", help="<id>.json of that receipt.")
 @click.option("--state-db", type=PATH, metavar="FILE", help="palw-state.sqlite3 beside it.")
-@click.option(
-    "--network",
-    metavar="HEX",
-    help="Network id (64 hex digits) whose receipts count. Default: the local network.",
-)
+@network_option
 @click.option(
     "--now",
     metavar="TIME",
@@ -108,7 +105,7 @@ def command(
             expected="--audit-key-file or --bundle-key-file",
         )
     trust = None if opener and not key and trust_policy is None else load_trust(key, trust_policy)
-    checks = Checks(trust, opener, moment_of(now), _network(network))
+    checks = Checks(trust, opener, moment_of(now), network_of(network))
     run = verify_all(paths, checks) if named is None else verify_named(named, checks)
     emit(_document(run), as_json=as_json, lines=_all_words(run))
     context.exit(run.exit_code)
@@ -130,14 +127,6 @@ def _named(
 def _outside(named: NamedFiles | None, paths: Sequence[Path]) -> tuple[Path, ...]:
     """The directories of the sets: a key that lies in one would be handed out with it."""
     return tuple(map(set_directory, [named.receipt] if named is not None else paths))
-
-
-def _network(text: str | None) -> bytes:
-    if text is None:
-        return local_network_id()
-    if re.fullmatch(r"[0-9a-f]{64}", text) is None:
-        raise UsageError("--network is no network id", expected="64 lower-case hex digits")
-    return bytes.fromhex(text)
 
 
 def moment_of(text: str | None) -> datetime | None:

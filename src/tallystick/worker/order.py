@@ -44,6 +44,7 @@ def place_order(
     *,
     workers: tuple[Path, ...],
     output_dir: Path,
+    network_id: bytes | None = None,
     signer: SignerChoice | None = None,
     home: Path | None = None,
     on_progress: OnProgress = no_progress,
@@ -51,7 +52,8 @@ def place_order(
     """Sign a job for the ``workers`` (public key files) and write their tickets (0600).
 
     One worker makes a solo job, two make replicas: of a job that its own scheduler executes too
-    when one of them is the signing key, else of external workers. Raises UsageError, InputError,
+    when one of them is the signing key, else of external workers. ``network_id`` is the network
+    that the job is of, None the local one. Raises UsageError, InputError,
     IncomparableError for a model without compute units, or UnavailableError.
     """
     check_options(options)
@@ -66,7 +68,7 @@ def place_order(
         run = declare(options, chosen.digest, chosen.facts, commit_key(where))
         issued = epoch_of(now_ms())
         terms = JobTerms(
-            network_id=local_network_id(),
+            network_id=local_network_id() if network_id is None else network_id,
             scheduler_job_id=os.urandom(SALT_BYTES),
             job_class=_job_class(scheduler, keys),
             model_profile_id=profile.model_profile_id,

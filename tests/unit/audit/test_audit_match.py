@@ -16,7 +16,9 @@ from tallystick.errors import EvidenceError, NothingToVerifyError, NoTrustError
 from tallystick.receipts.build import BuiltSet
 from tallystick.receipts.documents import find_id, read_documents
 from tallystick.receipts.inspect import inspect_receipt
+from tallystick.receipts.verify import VerifyContext
 from tests.support.sets import (
+    AUDIT_KEY,
     NOW,
     PROMPT,
     SIGNER,
@@ -42,7 +44,7 @@ def public(built: BuiltSet) -> dict[str, bytes]:
 
 
 def match(left: BuiltSet, right: BuiltSet) -> MatchReport:
-    return match_sets(public(left), public(right), BOTH, now=NOW)
+    return match_sets(public(left), public(right), VerifyContext(BOTH, NOW))
 
 
 def replica(built: BuiltSet) -> Replica:
@@ -90,7 +92,7 @@ def test_two_replicas_match_by_their_public_files() -> None:
     ]
     assert len(report.rules) == len(RULES)
     assert match(B, A).matched
-    assert match_sets(A.files(), B.files(), BOTH, now=NOW).matched
+    assert match_sets(A.files(), B.files(), VerifyContext(BOTH, NOW)).matched
 
 
 def test_a_match_says_what_it_leaves_open() -> None:
@@ -231,14 +233,32 @@ def test_a_side_that_does_not_verify_is_named() -> None:
         broken = {**(right if side == "B" else left), name: b""}
         sides = (left, broken) if side == "B" else (broken, right)
         with pytest.raises(EvidenceError, match=f"{side} does not verify: step 1 ") as caught:
-            match_sets(*sides, BOTH, now=NOW)
+            match_sets(*sides, VerifyContext(BOTH, NOW))
         assert caught.value.exit_code == 1
     with pytest.raises(EvidenceError, match="B does not verify: step 4 "):
-        match_sets(A.files(), B.files(), TRUST, now=NOW)
+        match_sets(A.files(), B.files(), VerifyContext(TRUST, NOW))
     with pytest.raises(NothingToVerifyError):
-        match_sets(A.files(), {}, BOTH, now=NOW)
+        match_sets(A.files(), {}, VerifyContext(BOTH, NOW))
     with pytest.raises(NoTrustError):
-        match_sets(A.files(), B.files(), TrustPolicy("tallystick.trust-policy/v1", ()), now=NOW)
+        match_sets(
+            A.files(), B.files(), VerifyContext(TrustPolicy("tallystick.trust-policy/v1", ()), NOW)
+        )
+
+
+def test_replicas_of_another_network_match_only_for_who_asks_for_it() -> None:
+    network = sha256(b"a network")
+    tickets = make_tickets(network_id=network)
+    sides = [
+        public(make_replica(ticket, key))
+        for ticket, key in zip(tickets, (SIGNER, STRANGER), strict=True)
+    ]
+    with pytest.raises(EvidenceError, match=r"A does not verify: step 2 .*network"):
+        match_sets(sides[0], sides[1], VerifyContext(BOTH, NOW))
+    assert match_sets(sides[0], sides[1], VerifyContext(BOTH, NOW, network_id=network)).matched
+    with pytest.raises(EvidenceError, match="B does not verify: step 2 "):
+        match_sets(sides[0], public(B), VerifyContext(BOTH, NOW, network_id=network))
+    with pytest.raises(NoTrustError):
+        match_sets(A.files(), B.files(), VerifyContext(None, NOW, AUDIT_KEY))
 
 
 def test_a_report_shows_nothing_private() -> None:

@@ -11,7 +11,7 @@ from tallystick.audit import match
 from tallystick.errors import EvidenceError, IncomparableError
 from tallystick.receipts.compute_steps import COMPUTE_STEPS
 from tallystick.receipts.report import Restoration, Status, VerificationReport, as_document
-from tallystick.receipts.verify import failed_report
+from tallystick.receipts.verify import VerifyContext, failed_report
 from tests.support.compute_sets import make_receipt
 from tests.support.sets import NOW, TRUST, make_set
 
@@ -68,8 +68,8 @@ def test_a_side_that_does_not_match_says_what_to_do(monkeypatch: pytest.MonkeyPa
     def verify(*_: object, **__: object) -> VerificationReport:
         return failed_report("0" * 32, ERROR)
 
-    monkeypatch.setattr(match, "verify_set", verify)
+    monkeypatch.setattr(match, "verify_with", verify)
     files = make_set().files()
     with pytest.raises(EvidenceError, match="A does not verify: step 1 ") as caught:
-        match.match_sets(files, files, TRUST, now=NOW)
+        match.match_sets(files, files, VerifyContext(TRUST, NOW))
     assert caught.value.hint == "make it straight"
