@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.attest import auditkeys
+from tallystick.attest import auditkeys, secretfiles
 from tallystick.contracts.compute_receipt import JobClass
 from tallystick.contracts.layout import (
     BUNDLE,
@@ -337,11 +337,11 @@ def test_a_key_is_read_once_for_all_the_sets_that_it_opens(
     key = tmp_path / "audit.key"
     key.touch(mode=0o600)
     key.write_bytes(AUDIT_KEY.raw)
-    read, reads = auditkeys.read_secret, []
+    reads: list[Path] = []
 
     def counted(path: Path, **options: Any) -> bytes:
         reads.append(path)
-        return read(path, **options)
+        return secretfiles.read_secret(path, **options)
 
     monkeypatch.setattr(auditkeys, "read_secret", counted)
     sets = tuple(tmp_path / name for name in ("one", "two", "three"))
