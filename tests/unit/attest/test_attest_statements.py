@@ -49,6 +49,7 @@ def test_a_statement_passes_its_own_check() -> None:
 
 def test_the_subjects() -> None:
     receipt = example_receipt()
+    palw = receipt.observed.compute_receipt_digest
     name = digests.receipt_id(digests.receipt_digest(receipt))
     assert statement(receipt)["subject"] == [
         {
@@ -60,6 +61,7 @@ def test_the_subjects() -> None:
             "name": f"{name}.geoai.json",
             "digest": {"sha256": sha256(encode_bytes(receipt)).hexdigest()},
         },
+        {"name": f"{name}.palw", "digest": {"sha256": palw[7:]}},
     ]
 
 
