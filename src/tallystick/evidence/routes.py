@@ -22,7 +22,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_EXPERTS: Final = 65_536
 MAX_ROUTE_IDS_BYTES: Final = 48 * 1024 * 1024
-_ID_BYTES: Final = 4
+ROUTE_ID_BYTES: Final = 4
 _HEAD_BYTES: Final = 4 + 4 + 4 + 8
 _WHERE: Final = "expert routes"
 
@@ -44,7 +44,7 @@ class ExpertRoutes:
     def __post_init__(self) -> None:
         """Check everything that routes by themselves can be checked for."""
         _check_numbers(self.layers, self.experts, self.used)
-        size = self.rows * self.used * _ID_BYTES
+        size = self.rows * self.used * ROUTE_ID_BYTES
         if self.rows < 1 or size > MAX_ROUTE_IDS_BYTES or len(self.ids) != size:
             raise EvidenceError(
                 "expert routes of an impossible size",
@@ -156,7 +156,7 @@ class RouteBuilder:
                 found=str(len(layers)),
             )
         due = self.rows_due(first_position, positions)
-        width = self._used * _ID_BYTES
+        width = self._used * ROUTE_ID_BYTES
         blocks = [bytes(block) for block in layers]
         for layer, block in enumerate(blocks):
             rows = due if layer == self._layers - 1 else positions
@@ -207,7 +207,7 @@ def _check_numbers(layers: int, experts: int, used: int) -> None:
 
 
 def _check_ids(ids: bytes, experts: int, used: int) -> None:
-    values = struct.unpack(f"<{len(ids) // _ID_BYTES}I", ids)
+    values = struct.unpack(f"<{len(ids) // ROUTE_ID_BYTES}I", ids)
     if max(values) >= experts:
         raise EvidenceError(
             "a route names an expert that does not exist", expected=f"ids below {experts}"
@@ -230,7 +230,7 @@ def read_routes(reader: BinaryReader) -> ExpertRoutes:
     layers, experts, used = reader.u32(), reader.u32(), reader.u32()
     rows = reader.u64()
     _check_numbers(layers, experts, used)
-    size = rows * used * _ID_BYTES
+    size = rows * used * ROUTE_ID_BYTES
     if size > MAX_ROUTE_IDS_BYTES:
         raise reader.refusal(
             "too many rows",

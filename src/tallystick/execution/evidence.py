@@ -25,6 +25,7 @@ from tallystick.evidence.adapter.nodes import ModelFigures
 from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.observed import ObservedEvidence, encode_observed
 from tallystick.evidence.routes import (
+    ROUTE_ID_BYTES,
     ExpertRoutes,
     RouteBuilder,
     encode_routes,
@@ -115,6 +116,20 @@ class EvidencePlan:
         if self._asked("gemm"):
             return Evidence(*rows, Collector(self.figures, "products"), "products")
         return Evidence(*rows, Collector(self.figures, "nothing"), "nodes")
+
+    def leaves(self, generated: int) -> int:
+        """Return how many rows of states a run with ``generated`` tokens commits to."""
+        if not self._asked("states"):
+            return 0
+        return leaf_count(self.prompt_tokens, generated, self.figures.layers)
+
+    def route_bytes(self, generated: int) -> int:
+        """Return how many bytes of chosen experts a run with ``generated`` tokens has."""
+        if not (self.figures.experts and self._asked("states", "gemm")):
+            return 0
+        layers, prompt = self.figures.layers, self.prompt_tokens
+        rows = route_rows(layers, prompt, generated, last_from=self._routes_from)
+        return rows * self.figures.used * ROUTE_ID_BYTES
 
     def require_whole(self, gathered: Gathered, generated: int) -> None:
         """Require that ``gathered`` covers a run with ``generated`` tokens, and nothing else.

@@ -7,6 +7,7 @@ import time
 from tallystick.contracts.generation import Generation, Timings
 from tallystick.errors import RunFailedError
 from tallystick.evidence.observer.records import MAX_EVENTS
+from tallystick.execution.bundle_room import require_bundle_room
 from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.child_run import ChildRun
 from tallystick.execution.evidence import Gathered, merged, require_equal
@@ -24,7 +25,7 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
     A sealing pass, or one that was asked for as a self-check, re-executes everything before
     anything is reported. Raises RunFailedError when it does not find what was generated, and
     before anything is generated InputError when the prompt does not fit, UsageError when the
-    evidence would pass its bound.
+    evidence or the bundle would pass its bound.
     """
     reporter.event(EventKind.INIT)
     rss_before = resident_bytes()
@@ -33,8 +34,7 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
     require_ordered_length(len(prompt.ids), job.max_prompt_tokens)
     cells = context_of(engine.model, job.run, len(prompt.ids), job.row_class)
     this = ChildRun.of(job, engine, prompt, cells, rss_before)
-    if this.evidence.graph:
-        _require_room(this)
+    _require_room(this)
     clock = [time.monotonic_ns()]
     sampled, gathered = _generate(this, reporter, clock)
     reporter.event(EventKind.ARENA_RESET)
@@ -61,16 +61,19 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
 
 
 def _require_room(this: ChildRun) -> None:
-    """Raise UsageError when the run could have more operations than evidence may hold."""
-    events, asked = this.events(), this.run.max_tokens
-    require_room(
-        asked,
-        lambda generated: this.steps(generated) * events <= MAX_EVENTS,
-        what="the evidence",
-        bound=f"{MAX_EVENTS} operations",
-        found=f"{this.steps(asked)} steps of {events} operations",
-        instead="a shorter prompt, or no other evidence than states",
-    )
+    """Raise UsageError when the run could leave more evidence than its readers accept."""
+    events, asked = 0, this.run.max_tokens
+    if this.evidence.graph:
+        events = this.events()
+        require_room(
+            asked,
+            lambda generated: this.steps(generated) * events <= MAX_EVENTS,
+            what="the evidence",
+            bound=f"{MAX_EVENTS} operations",
+            found=f"{this.steps(asked)} steps of {events} operations",
+            instead="a shorter prompt, or no other evidence than states",
+        )
+    require_bundle_room(this, events)
 
 
 def _generate(
