@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -41,12 +42,28 @@ def test_a_handed_out_key_opens_its_bundle_and_no_other(tmp_path: Path, audit_ke
     assert key.stat().st_mode & 0o777 == 0o600
     assert len(key.read_bytes()) == 32
     assert one.receipt_id in made.stderr
+    assert made.stdout == ""
     opened = tallystick("verify", places[0], "--bundle-key-file", key)
     assert opened.returncode == 0, opened.stdout
     assert "status=local_restored trust_scope=embedded_local_snapshot" in opened.stdout
     refused = tallystick("verify", places[1], "--bundle-key-file", key)
     assert refused.returncode == 1
     assert "sealed with another key" in refused.stdout
+
+
+def test_json_names_the_set_and_the_file_and_never_the_key(tmp_path: Path, audit_key: Path) -> None:
+    built = make_set()
+    place = write_set(tmp_path / "set", built.members, built.marker)
+    key = tmp_path / "bundle.key"
+    made = tallystick(
+        "keys", "bundle", place, "--audit-key-file", audit_key, "--output", key, "--json"
+    )
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout) == {
+        "receipt_id": built.receipt_id,
+        "bundle_key_file": str(key),
+    }
+    assert key.read_bytes().hex() not in made.stdout + made.stderr
 
 
 def test_nothing_is_handed_out_with_the_wrong_key_or_over_a_file(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tallystick.cli.asking import Asked, request_options
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import (
     PATH,
@@ -20,7 +21,7 @@ from tallystick.cli.options import (
 from tallystick.cli.output import emit, printable
 from tallystick.cli.passphrase import passphrase_options, passphrase_source
 from tallystick.cli.progress import WorkProgress
-from tallystick.cli.run import Stream, evidence_parts, read_prompt, show
+from tallystick.cli.run import Stream, read_prompt, show
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
@@ -37,38 +38,14 @@ def command() -> None:
 
 @command.command(name="declare")
 @model_option
-@click.option("--prompt-stdin", is_flag=True, help="Read the prompt from standard input.")
-@click.option(
-    "--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file or a pipe."
-)
-@click.option("-n", "--n-predict", type=int, metavar="N", help="Most tokens to generate.")
-@click.option("--chat", is_flag=True, help="Put the prompt into the model's own chat template.")
-@click.option("--system", metavar="TEXT", help="System message; needs --chat.")
-@click.option(
-    "--policy",
-    type=click.Choice(["row-class", "sequential"]),
-    default="row-class",
-    show_default=True,
-    help="How rows are scheduled; sequential is the slow one-token-at-a-time rule.",
-)
-@click.option("--evidence", metavar="PARTS", help="As for `run`.")
-@click.option("--temperature", default="0", show_default=True, metavar="T", help="As for `run`.")
-@click.option("--seed", type=int, metavar="S", help="Seed of the draws; needs a temperature.")
+@request_options
 @click.option(
     "--output", type=PATH, required=True, metavar="FILE", help="New file for the declaration."
 )
 @json_option
 def declare(
     model: str,
-    prompt_stdin: bool,
-    prompt_file: Path | None,
-    n_predict: int | None,
-    chat: bool,
-    system: str | None,
-    policy: str,
-    evidence: str | None,
-    temperature: str,
-    seed: int | None,
+    asked: Asked,
     output: Path,
     as_json: bool,
 ) -> None:
@@ -80,18 +57,8 @@ def declare(
     file cannot be written.
     """
     from tallystick.worker.order import declare_run
-    from tallystick.worker.request import RunOptions
 
-    options = RunOptions(
-        prompt=read_prompt(None, prompt_stdin, prompt_file),
-        chat="template" if chat else "raw",
-        system=system,
-        max_tokens=n_predict,
-        temperature=temperature,
-        seed=seed,
-        policy=policy,
-        evidence=evidence_parts(evidence),
-    )
+    options = asked.options(read_prompt(None, asked.prompt_stdin, asked.prompt_file))
     with WorkProgress() as progress:
         run = declare_run(model, options, output=output, on_progress=progress.update)
     emit(
@@ -111,25 +78,7 @@ def declare(
     metavar="FILE",
     help="Public key (PEM) of a worker; once for a solo job, twice for two replicas.",
 )
-@click.option("--prompt-stdin", is_flag=True, help="Read the prompt from standard input.")
-@click.option(
-    "--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file or a pipe."
-)
-@click.option(
-    "-n", "--n-predict", type=int, metavar="N", help="Most tokens to generate, 1 to 1024."
-)
-@click.option("--chat", is_flag=True, help="Put the prompt into the model's own chat template.")
-@click.option("--system", metavar="TEXT", help="System message; needs --chat.")
-@click.option(
-    "--policy",
-    type=click.Choice(["row-class", "sequential"]),
-    default="row-class",
-    show_default=True,
-    help="How rows are scheduled; sequential is the slow one-token-at-a-time rule.",
-)
-@click.option("--evidence", metavar="PARTS", help="As for `run`.")
-@click.option("--temperature", default="0", show_default=True, metavar="T", help="As for `run`.")
-@click.option("--seed", type=int, metavar="S", help="Seed of the draws; needs a temperature.")
+@request_options
 @click.option(
     "--output-dir", type=PATH, required=True, metavar="DIR", help="New or empty, for the tickets."
 )
@@ -142,15 +91,7 @@ def declare(
 def order(
     model: str,
     worker: Sequence[Path],
-    prompt_stdin: bool,
-    prompt_file: Path | None,
-    n_predict: int | None,
-    chat: bool,
-    system: str | None,
-    policy: str,
-    evidence: str | None,
-    temperature: str,
-    seed: int | None,
+    asked: Asked,
     output_dir: Path,
     network: str | None,
     key_file: Path | None,
@@ -167,19 +108,9 @@ def order(
     """
     from tallystick.worker.keys import SignerChoice
     from tallystick.worker.order import place_order
-    from tallystick.worker.request import RunOptions
 
     passphrase = passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
-    options = RunOptions(
-        prompt=read_prompt(None, prompt_stdin, prompt_file),
-        chat="template" if chat else "raw",
-        system=system,
-        max_tokens=n_predict,
-        temperature=temperature,
-        seed=seed,
-        policy=policy,
-        evidence=evidence_parts(evidence),
-    )
+    options = asked.options(read_prompt(None, asked.prompt_stdin, asked.prompt_file))
     with WorkProgress() as progress:
         placed = place_order(
             model,

@@ -9,7 +9,7 @@ import click
 from tallystick.attest.keyfiles import create_default_key, default_key_path, write_key
 from tallystick.attest.keys import ALGORITHM, SigningKey
 from tallystick.cli.options import PATH, json_option
-from tallystick.cli.output import emit, note, printable, table
+from tallystick.cli.output import emit, emit_json, note, printable, table
 from tallystick.cli.passphrase import new_passphrase
 from tallystick.store.home import home
 from tallystick.worker.keys import show_key
@@ -73,7 +73,8 @@ def show(path: Path | None, as_json: bool) -> None:
     metavar="FILE",
     help="New file for the bundle's key, outside SET.",
 )
-def bundle(path: Path, audit_key_file: Path | None, output: Path) -> None:
+@json_option
+def bundle(path: Path, audit_key_file: Path | None, output: Path, as_json: bool) -> None:
     """Write the key that opens the bundle of SET, and no other, to hand it to one auditor.
 
     Who has it sees prompt and answer, and can check and replay the receipt with --bundle-key-file.
@@ -84,6 +85,8 @@ def bundle(path: Path, audit_key_file: Path | None, output: Path) -> None:
     key = read_audit_key(audit_key_file or default_audit_key_path(home()))
     location = hand_out_bundle_key(path, key, output)
     note(f"created {output}: it opens the bundle of {location.set_id}, and no other")
+    if as_json:
+        emit_json({"receipt_id": location.set_id, "bundle_key_file": printable(str(output))})
 
 
 def _show(path: Path | None, as_json: bool) -> None:

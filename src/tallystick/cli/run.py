@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from tallystick.cli.asking import Asked, request_options
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import PATH, json_option, model_option, threads_option
 from tallystick.cli.output import emit_json, note, printable_text
@@ -23,47 +24,14 @@ if TYPE_CHECKING:
 @click.command(name="run")
 @click.argument("prompt", required=False, metavar="[PROMPT]")
 @model_option
-@click.option("--prompt-stdin", is_flag=True, help="Read the prompt from standard input.")
-@click.option(
-    "--prompt-file", type=PATH, metavar="FILE", help="Read the prompt from a file or a pipe."
-)
-@click.option(
-    "-n",
-    "--n-predict",
-    type=int,
-    metavar="N",
-    help="Most tokens to generate, 1 to 1024. Default: 256, or 2 with --policy sequential.",
-)
-@click.option("--chat", is_flag=True, help="Put the prompt into the model's own chat template.")
-@click.option("--system", metavar="TEXT", help="System message; needs --chat.")
+@request_options
 @click.option(
     "--chat-clock",
     type=click.IntRange(0, 2**40),
     metavar="SECONDS",
     help="Unix time that a dated chat template sees. Default: now.",
 )
-@click.option(
-    "--policy",
-    type=click.Choice(["row-class", "sequential"]),
-    default="row-class",
-    show_default=True,
-    help="How rows are scheduled; sequential is the slow one-token-at-a-time rule.",
-)
-@click.option(
-    "--evidence",
-    metavar="PARTS",
-    help="What is committed to about the computation: states, graph, gemm (joined by commas), or"
-    " none. Default: states, or gemm with --policy sequential.",
-)
 @click.option("--self-check", is_flag=True, help="Re-execute in one pass before signing.")
-@click.option(
-    "--temperature",
-    default="0",
-    show_default=True,
-    metavar="T",
-    help="0 (greedy) to 2, at most four decimal places.",
-)
-@click.option("--seed", type=int, metavar="S", help="Seed of the draws; needs a temperature.")
 @click.option(
     "--disclosure",
     type=click.Choice(["private", "public"]),
@@ -99,17 +67,9 @@ if TYPE_CHECKING:
 def command(
     prompt: str | None,
     model: str,
-    prompt_stdin: bool,
-    prompt_file: Path | None,
-    n_predict: int | None,
-    chat: bool,
-    system: str | None,
+    asked: Asked,
     chat_clock: int | None,
-    policy: str,
-    evidence: str | None,
     self_check: bool,
-    temperature: str,
-    seed: int | None,
     disclosure: Literal["private", "public"],
     sandbox: str,
     output_dir: Path | None,
@@ -131,27 +91,19 @@ def command(
     """
     require_engine()
     from tallystick.worker.keys import SignerChoice
-    from tallystick.worker.request import RunOptions
     from tallystick.worker.run import run
 
     signer = SignerChoice(
         key_file, passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
     )
-    if policy == "sequential" and prompt is not None:
+    if asked.policy == "sequential" and prompt is not None:
         raise UsageError(
             "the sequential policy takes its prompt from a pipe or a file",
             expected="--prompt-stdin or --prompt-file",
         )
-    options = RunOptions(
-        prompt=read_prompt(prompt, prompt_stdin, prompt_file),
-        chat="template" if chat else "raw",
-        system=system,
+    options = asked.options(
+        read_prompt(prompt, asked.prompt_stdin, asked.prompt_file),
         clock=chat_clock,
-        max_tokens=n_predict,
-        temperature=temperature,
-        seed=seed,
-        policy=policy,
-        evidence=evidence_parts(evidence),
         disclosure=disclosure,
         self_check="yes" if self_check else "no",
         threads=threads,
@@ -170,13 +122,6 @@ def command(
         )
     stream.end()
     show(result, as_json=as_json)
-
-
-def evidence_parts(text: str | None) -> tuple[str, ...] | None:
-    """Return ``--evidence`` as parts, None when it was not given; "none" is no part."""
-    if text is None:
-        return None
-    return () if text == "none" else tuple(part.strip() for part in text.split(","))
 
 
 class Stream:
