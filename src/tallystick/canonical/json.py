@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import dataclass
 from typing import Final, NoReturn, TypeAlias
 
 import rfc8785
@@ -23,16 +24,37 @@ MAX_DEPTH: Final = 64
 MAX_SAFE_INTEGER: Final = 2**53 - 1
 _MAX_INTEGER_CHARACTERS: Final = 17  # a sign and 16 digits; longer texts need not be converted
 _BOM: Final = b"\xef\xbb\xbf"
-# One token is a whole string (even an unterminated one, so that a scan stays linear) or a bracket.
-_STRUCTURE: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[][{}]', re.DOTALL)
-_NO_BRACKETS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[^][{}"]++', re.DOTALL)
+_NOT_STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b"[]{},")
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def parse_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JSONValue:
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a document may hold at most: ``values`` of any kind, and of these ``containers``.
+
+    Nor has it more texts than values, keys included. All are counted before the first value is
+    built, which takes a hundred times the memory of its text. The default is for the largest
+    document of ours, a dataset manifest with 100000 objects.
+    """
+
+    values: int = 2**21
+    containers: int = 2**17
+
+
+BOUNDS: Final = Bounds()
+
+
+def parse_strict(
+    data: bytes,
+    *,
+    max_bytes: int,
+    max_depth: int = MAX_DEPTH,
+    bounds: Bounds = BOUNDS,
+) -> JSONValue:
     """Parse one JSON document of at most ``max_bytes`` bytes and ``max_depth`` nested containers.
 
-    Raises EvidenceError for anything that docs/spec/json.md refuses.
+    It holds at most what ``bounds`` says. Raises EvidenceError for anything that docs/spec/json.md
+    refuses.
     """
     if len(data) > max_bytes:
         raise EvidenceError(
@@ -52,7 +74,7 @@ def parse_strict(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> 
             "the JSON document is not UTF-8",
             found=f"an invalid byte at offset {error.start}",
         ) from None
-    _check_depth(text, max_depth)
+    _check_structure(data, max_depth, bounds)
     try:
         value: JSONValue = _DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -113,12 +135,18 @@ def _is_plain(value: JSONValue) -> bool:
     return False
 
 
-def parse_canonical(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JSONValue:
+def parse_canonical(
+    data: bytes,
+    *,
+    max_bytes: int,
+    max_depth: int = MAX_DEPTH,
+    bounds: Bounds = BOUNDS,
+) -> JSONValue:
     """Parse a document whose bytes must be its own canonical form.
 
     Raises EvidenceError as :func:`parse_strict` does, and when ``jcs(parse(data)) != data``.
     """
-    value = parse_strict(data, max_bytes=max_bytes, max_depth=max_depth)
+    value = parse_strict(data, max_bytes=max_bytes, max_depth=max_depth, bounds=bounds)
     canonical = jcs(value)
     if canonical != data:
         raise EvidenceError(
@@ -141,38 +169,50 @@ def _first_difference(left: bytes, right: bytes) -> int:
     return min(len(left), len(right))
 
 
-def _check_depth(text: str, max_depth: int) -> None:
-    # The library's parser recurses; deep input must not meet the interpreter's stack limit.
-    if text.count("[") + text.count("{") <= max_depth:
-        return
-    if _is_shallow(text, max_depth):
-        return
-    depth = 0
-    for token in _STRUCTURE.finditer(text):
-        first = text[token.start()]
-        if first in "[{":
-            depth += 1
-            if depth > max_depth:
-                raise EvidenceError(
-                    "the JSON document is nested too deeply",
-                    expected=f"at most {max_depth} levels",
-                    found=f"level {depth} at character {token.start()}",
-                )
-        elif first != '"':
-            depth -= 1
+def _check_structure(data: bytes, max_depth: int, bounds: Bounds) -> None:
+    """Bound depth and number of values before anything is built: a few passes in C, no recursion.
 
-
-def _is_shallow(text: str, max_depth: int) -> bool:
-    """Say whether the brackets outside of strings close within ``max_depth`` levels.
-
-    Fast for large documents. False also for a text that is no JSON; then it is looked at closely.
+    What is counted is right up to where a text stops being JSON, and there the parser stops.
     """
-    brackets = _NO_BRACKETS.sub("", text)
-    for _ in range(max_depth):
-        if not brackets:
-            return True
-        brackets = brackets.replace("{}", "").replace("[]", "")
-    return not brackets
+    containers = data.count(b"[") + data.count(b"{")
+    few = min(max_depth, bounds.containers)
+    if containers <= few and data.count(b",") <= bounds.values - few:
+        return
+    structure = _structure(data, bounds)
+    containers = structure.count(b"[") + structure.count(b"{")
+    if containers > bounds.containers:
+        raise _too_many("arrays and objects", bounds.containers, containers)
+    values = containers + structure.count(b",")
+    if values > bounds.values:
+        raise _too_many("values", bounds.values, values)
+    depth = 0
+    for byte in structure.replace(b",", b""):
+        depth += 1 if byte in b"[{" else -1
+        if depth > max_depth:
+            raise EvidenceError(
+                "the JSON document is nested too deeply",
+                expected=f"at most {max_depth} levels",
+                found=f"level {depth}",
+            )
+        if depth < 0:
+            return
+
+
+def _structure(data: bytes, bounds: Bounds) -> bytes:
+    """Return the brackets and commas of ``data`` that stand in no string."""
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    quotes = plain.count(b'"')
+    if quotes > 2 * bounds.values:
+        raise _too_many("texts", bounds.values, quotes // 2)
+    return b"".join(plain.split(b'"')[::2]).translate(None, _NOT_STRUCTURE)
+
+
+def _too_many(what: str, limit: int, found: int) -> EvidenceError:
+    return EvidenceError(
+        f"the JSON document has too many {what}",
+        expected=f"at most {limit}",
+        found=f"{found}",
+    )
 
 
 def _refuse_lone_surrogates(value: JSONValue) -> None:

@@ -25,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from tallystick.canonical.json import JSONValue, jcs, parse_canonical, shorten
+from tallystick.canonical.json import BOUNDS, Bounds, JSONValue, jcs, parse_canonical, shorten
 from tallystick.contracts.scalars import (
     FieldCodec,
     FieldError,
@@ -77,13 +77,20 @@ def encode_bytes(document: object) -> bytes:
     return jcs(encode(document))
 
 
-def decode_bytes(cls: type[T], data: bytes, *, max_bytes: int, where: str = "document") -> T:
-    """Return the document whose canonical bytes are ``data``.
+def decode_bytes(
+    cls: type[T],
+    data: bytes,
+    *,
+    max_bytes: int,
+    where: str = "document",
+    bounds: Bounds = BOUNDS,
+) -> T:
+    """Return the document whose canonical bytes are ``data``, which holds what ``bounds`` allow.
 
     Raises EvidenceError for bytes that are not strict, canonical JSON, or do not fit ``cls``.
     """
     try:
-        value = parse_canonical(data, max_bytes=max_bytes)
+        value = parse_canonical(data, max_bytes=max_bytes, bounds=bounds)
     except EvidenceError as error:
         raise EvidenceError(
             f"{where}: {error.message}",

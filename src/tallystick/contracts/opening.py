@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
+from tallystick.canonical.json import Bounds
 from tallystick.contracts.request import InferenceRun, Producer
 from tallystick.contracts.types import Base64, Digest, MaxLength, OneOf, Pattern, TokenId
 
 OPENING_SCHEMA: Final = "tallystick.opening/v1"
+# Only the token ids are many, and no engine has contexts of more than a million.
+OPENING_BOUNDS: Final = Bounds(values=2**20, containers=256)
 SET_SCHEMA: Final = "misaka.palw.receipt-set.v2"
 
 

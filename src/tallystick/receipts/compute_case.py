@@ -21,7 +21,7 @@ from tallystick.contracts.commitments import local_network_id
 from tallystick.contracts.compute_receipt import ComputeReceipt, SignedReceipt
 from tallystick.contracts.manifest import RuntimeManifest
 from tallystick.contracts.manifest_facts import ManifestFacts
-from tallystick.contracts.opening import Opening
+from tallystick.contracts.opening import OPENING_BOUNDS, Opening
 from tallystick.contracts.receipt import Core, Observed
 from tallystick.evidence.portable import (
     DerivedEvidence,
@@ -141,7 +141,11 @@ class ComputeCase:
         """Return the opening of the private part. Raises EvidenceError when it is not one."""
         if self._opening is None:
             self._opening = decode_bytes(
-                Opening, private.opening, max_bytes=MAX_BUNDLE, where="opening in the bundle"
+                Opening,
+                private.opening,
+                max_bytes=MAX_BUNDLE,
+                where="opening in the bundle",
+                bounds=OPENING_BOUNDS,
             )
         return self._opening
 

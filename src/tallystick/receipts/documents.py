@@ -29,7 +29,7 @@ from tallystick.contracts.layout import (
     TELEMETRY,
     split_name,
 )
-from tallystick.contracts.opening import Opening, ReceiptSet
+from tallystick.contracts.opening import OPENING_BOUNDS, Opening, ReceiptSet
 from tallystick.contracts.public_receipt import PublicReceipt
 from tallystick.contracts.receipt import Receipt
 from tallystick.errors import EvidenceError, NothingToVerifyError
@@ -149,7 +149,11 @@ def _read_bundle(
         return OpenedBundle(envelope, public, None, None)
     private = decode_private(open_with(envelope, key))
     opening = decode_bytes(
-        Opening, private.opening, max_bytes=MAX_BUNDLE, where="opening in the bundle"
+        Opening,
+        private.opening,
+        max_bytes=MAX_BUNDLE,
+        where="opening in the bundle",
+        bounds=OPENING_BOUNDS,
     )
     return OpenedBundle(envelope, public, private, opening)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tallystick.canonical.json import (
     MAX_SAFE_INTEGER,
+    Bounds,
     JSONValue,
     jcs,
     parse_canonical,
@@ -99,7 +101,56 @@ def test_depth_counts_open_containers_only() -> None:
     with pytest.raises(EvidenceError, match="nested too deeply") as caught:
         parse_strict(wide, max_bytes=LIMIT, max_depth=1)
     assert caught.value.expected == "at most 1 levels"
-    assert caught.value.found == "level 2 at character 1"
+    assert caught.value.found == "level 2"
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (b"[],", "arrays and objects"),
+        (b"{},", "arrays and objects"),
+        (b"1,", "values"),
+        (b"-300,", "values"),
+        (b'"a",', "texts"),
+        (b'"\\"\\\\",', "texts"),
+        (b'{"a":[""]},', "texts"),
+    ],
+    ids=repr,
+)
+def test_the_number_of_values_is_bounded_before_they_are_built(item: bytes, message: str) -> None:
+    size = 32 * 1024 * 1024
+    data = b"[" + item * (size // len(item)) + b"[]]"
+    started = time.process_time()
+    with pytest.raises(EvidenceError, match=f"too many {message}"):
+        parse_strict(data, max_bytes=2 * size)
+    assert time.process_time() - started < 3.0  # 0.4 s on an idle machine
+
+
+def test_what_stands_in_texts_is_not_counted() -> None:
+    bounds = Bounds(values=100, containers=1)
+    texts: list[JSONValue] = [',[{"\\' * 200, '\\",', *[",[" * 3] * 98]
+
+    assert parse_strict(json.dumps(texts).encode(), max_bytes=LIMIT, bounds=bounds) == texts
+    with pytest.raises(EvidenceError, match="too many values"):
+        parse_strict(json.dumps([*texts, 1]).encode(), max_bytes=LIMIT, bounds=bounds)
+    with pytest.raises(EvidenceError, match="too many arrays"):
+        parse_strict(json.dumps([*texts[2:], []]).encode(), max_bytes=LIMIT, bounds=bounds)
+
+
+@settings(deadline=None)
+@given(values, st.booleans())
+def test_what_is_counted_is_the_number_of_values(value: JSONValue, ascii_only: bool) -> None:
+    def count(part: JSONValue) -> int:
+        if isinstance(part, dict):
+            return 1 + sum(map(count, part.values()))
+        return 1 + sum(map(count, part)) if isinstance(part, list) else 1
+
+    data, number = json.dumps(value, ensure_ascii=ascii_only).encode(), count(value)
+    enough = Bounds(values=2 * number, containers=number)  # what is empty counts twice
+    assert jcs(parse_strict(data, max_bytes=LIMIT, bounds=enough)) == jcs(value)
+    if number > 2:
+        with pytest.raises(EvidenceError, match="too many"):
+            parse_strict(data, max_bytes=LIMIT, bounds=Bounds(values=number - 2))
 
 
 def test_whole_doubles_beyond_2_53_have_no_canonical_document() -> None:

@@ -369,3 +369,11 @@ def test_flipped_bytes_of_the_portable_evidence_are_refused() -> None:
     for at in range(len(data)):
         public = replace(ALL.public, evidence=flipped(data, at))
         assert failing_step(ALL.with_bundle(ALL.sealed(public=public))) in (9, 10), at
+
+
+def test_an_opening_of_many_small_values_is_refused_before_they_are_built() -> None:
+    report = check(STATES.with_opening([[] for _ in range(1000)]))
+
+    assert report.failure is not None
+    assert "too many arrays and objects" in report.failure.detail
+    assert report.failure.expected == "at most 256"
