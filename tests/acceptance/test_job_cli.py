@@ -125,7 +125,7 @@ def test_the_two_receipts_of_a_job_match(job: Job) -> None:
     assert PROMPT not in done.stdout + done.stderr
     document = json.loads(job.match(job.sets[1], job.sets[0], "--json").stdout)
     assert (document["matched"], document["exit_code"]) == (True, 0)
-    assert len(document["rules"]) == 9
+    assert len(document["rules"]) == 10
 
 
 def test_each_side_verifies_and_replays(job: Job) -> None:
