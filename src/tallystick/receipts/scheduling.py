@@ -192,6 +192,23 @@ def _require_ordered(job_class: JobClass, scheduler: bytes, worker: bytes) -> No
         )
 
 
+def new_credential(
+    network_id: bytes, worker_key: bytes, owner_key: bytes, owner_salt: bytes, epoch: int
+) -> WorkerCredential:
+    """Return the credential of a worker, valid from ``epoch`` for as long as a receipt is.
+
+    The keys are raw public ones. The owner's is only committed to, under the salt of 32 bytes.
+    """
+    return WorkerCredential(
+        version=CREDENTIAL_VERSION,
+        network_id=network_id,
+        worker_key=worker_key,
+        owner_commitment=owner_commitment(owner_salt, owner_key),
+        issued_epoch=epoch,
+        expires_epoch=epoch + CREDENTIAL_EPOCHS,
+    )
+
+
 def ticket_papers(
     job: OrderedJob, worker: PublicKey, owner: PublicKey, owner_salt: bytes, timestamp: int
 ) -> JobPapers:
@@ -218,14 +235,7 @@ def ticket_papers(
             found=f"epoch {epoch}",
             hint=_ASK_AGAIN,
         )
-    credential = WorkerCredential(
-        version=CREDENTIAL_VERSION,
-        network_id=window.network_id,
-        worker_key=worker.raw,
-        owner_commitment=owner_commitment(owner_salt, owner.raw),
-        issued_epoch=epoch,
-        expires_epoch=epoch + CREDENTIAL_EPOCHS,
-    )
+    credential = new_credential(window.network_id, worker.raw, owner.raw, owner_salt, epoch)
     return JobPapers(
         scheduler_key=job.scheduler_key,
         request=job.request,

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallystick.attest.keys import SigningKey
-from tallystick.contracts.assignment import CREDENTIAL_VERSION, WorkerCredential
-from tallystick.contracts.commitments import SALT_BYTES, local_network_id, owner_commitment
-from tallystick.contracts.compute_receipt import LIFETIME_EPOCHS, JobClass, epoch_of
+from tallystick.contracts.assignment import WorkerCredential
+from tallystick.contracts.commitments import SALT_BYTES, local_network_id
+from tallystick.contracts.compute_receipt import JobClass, epoch_of
 from tallystick.contracts.request import InferenceRun
 from tallystick.errors import InputError
 from tallystick.receipts.papers import JobPapers
-from tallystick.receipts.scheduling import JobTerms, order_job
+from tallystick.receipts.scheduling import JobTerms, new_credential, order_job
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -82,15 +82,9 @@ def self_local_credential(
 
     ``worker_key`` is the raw public key that signs the receipt, ``timestamp`` in milliseconds.
     """
-    epoch = epoch_of(timestamp)
     owner = SigningKey.from_seed(secrets.owner_seed).public.raw
-    return WorkerCredential(
-        version=CREDENTIAL_VERSION,
-        network_id=local_network_id(),
-        worker_key=worker_key,
-        owner_commitment=owner_commitment(secrets.owner_salt, owner),
-        issued_epoch=epoch,
-        expires_epoch=epoch + LIFETIME_EPOCHS,
+    return new_credential(
+        local_network_id(), worker_key, owner, secrets.owner_salt, epoch_of(timestamp)
     )
 
 
