@@ -85,6 +85,8 @@ def read_plain(directory: int, name: str, *, max_bytes: int) -> tuple[bytes, os.
     # O_NONBLOCK: a FIFO put in place of a member must not hang the reader.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
+        # Looked at before too: opening a device may do something, and a socket has no opening.
+        _require_plain(name, os.stat(name, dir_fd=directory, follow_symlinks=False))
         descriptor = os.open(name, flags, dir_fd=directory)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
@@ -137,6 +139,8 @@ def read_given(
 
 
 def _require_plain(name: str, info: os.stat_result) -> None:
+    if stat.S_ISLNK(info.st_mode):
+        raise EvidenceError(f"{name} is a symbolic link", expected="a regular file")
     if not stat.S_ISREG(info.st_mode):
         raise EvidenceError(f"{name} is not a regular file", expected="a regular file")
     if info.st_nlink != 1:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -102,8 +105,20 @@ def test_a_private_member_with_a_loosened_mode_is_refused(
         read_set(directory)
 
 
+def make_special(path: Path, kind: str) -> None:
+    """Make a socket, or a device where root may."""
+    if kind == "socket":
+        with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)  # a path of more than 100 bytes is none for a socket
+        return
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root makes devices")
+
+
 @pytest.mark.parametrize("file", [*MEMBERS, MARKER], ids=name_of)
-@pytest.mark.parametrize("kind", ["symlink", "hard link", "directory", "fifo"])
+@pytest.mark.parametrize("kind", ["symlink", "hard link", "directory", "fifo", "socket", "device"])
 def test_only_plain_files_are_read(
     built: BuiltSet, directory: Path, tmp_path: Path, file: MemberKind, kind: str
 ) -> None:
@@ -117,8 +132,10 @@ def test_only_plain_files_are_read(
             member.symlink_to(elsewhere)
         elif kind == "directory":
             member.mkdir()
-        else:
+        elif kind == "fifo":
             os.mkfifo(member)
+        else:
+            make_special(member, kind)
     expected = {"symlink": "symbolic link", "hard link": "hard links"}
     with pytest.raises(EvidenceError, match=expected.get(kind, "not a regular file")):
         read_set(directory)
