@@ -13,13 +13,13 @@ from tallystick.contracts.commitments import SALT_BYTES, local_network_id
 from tallystick.contracts.compute_receipt import LIFETIME_EPOCHS, JobClass, epoch_of
 from tallystick.contracts.layout import PRIVATE_MODE
 from tallystick.contracts.request import InferenceRun
-from tallystick.errors import InputError, UsageError
+from tallystick.errors import InputError, UnavailableError, UsageError
 from tallystick.execution.launch import OnProgress, no_progress
 from tallystick.models.manifest import model_profile, pinned_facts
 from tallystick.models.registry import resolve
 from tallystick.receipts.scheduling import JobTerms, order_job, tickets
-from tallystick.store.artifacts import prepare
-from tallystick.store.files import exists, opened_directory, write_new
+from tallystick.store.artifacts import OutputPlace, prepare
+from tallystick.store.files import exists, opened_directory, remove, write_new
 from tallystick.store.home import home as default_home
 from tallystick.store.home import unavailable
 from tallystick.worker.keys import SignerChoice, existing_key
@@ -79,8 +79,7 @@ def place_order(
         job = order_job(
             run, terms, scheduler, tuple(key.raw for key in keys), os.urandom(SALT_BYTES)
         )
-        paths = _write(place.directory, tuple(encode_bytes(ticket) for ticket in tickets(run, job)))
-        place.keep()
+        paths = write_tickets(place, tuple(encode_bytes(ticket) for ticket in tickets(run, job)))
     return PlacedOrder(terms.job_class.name.lower(), terms.scheduler_job_id.hex(), paths)
 
 
@@ -118,13 +117,27 @@ def _job_class(scheduler: SigningKey, workers: tuple[PublicKey, ...]) -> JobClas
     return JobClass.REPLICA_SELF_ORDERED if own else JobClass.REPLICA_EXTERNAL
 
 
-def _write(directory: Path, documents: tuple[bytes, ...]) -> tuple[Path, ...]:
-    paths = tuple(directory / f"slot-{slot}.ticket" for slot in range(len(documents)))
+def write_tickets(place: OutputPlace, documents: tuple[bytes, ...]) -> tuple[Path, ...]:
+    """Write the tickets of a job, durably: all, or none, as one alone is half a job.
+
+    ``documents`` has their bytes by slot. Raises UnavailableError.
+    """
+    paths = tuple(place.directory / f"slot-{slot}.ticket" for slot in range(len(documents)))
     try:
-        with opened_directory(directory) as descriptor:
-            for path, data in zip(paths, documents, strict=True):
-                write_new(descriptor, path.name, data, PRIVATE_MODE)
-            os.fsync(descriptor)
+        with opened_directory(place.directory) as descriptor:
+            if os.listdir(descriptor):
+                raise UnavailableError(
+                    f"something else was written into {place.directory} meanwhile"
+                )
+            try:
+                for path, data in zip(paths, documents, strict=True):
+                    write_new(descriptor, path.name, data, PRIVATE_MODE)
+                os.fsync(descriptor)
+                place.keep()
+            except BaseException:
+                for path in paths:
+                    remove(descriptor, path.name)
+                raise
     except OSError as error:
-        raise unavailable(directory, error) from error
+        raise unavailable(place.directory, error) from error
     return paths
