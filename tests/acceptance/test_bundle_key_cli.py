@@ -82,3 +82,15 @@ def test_nothing_is_handed_out_with_the_wrong_key_or_over_a_file(
     done = tallystick("keys", "bundle", place, "--audit-key-file", audit_key, "--output", key)
     assert done.returncode == 4
     assert key.read_text() == "mine"
+
+
+def test_an_audit_key_in_the_set_is_refused(tmp_path: Path, audit_key: Path) -> None:
+    built = make_set()
+    place = write_set(tmp_path / "set", built.members, built.marker)
+    inside, key = place / "a.key", tmp_path / "bundle.key"
+    inside.touch(mode=0o600)
+    inside.write_bytes(audit_key.read_bytes())
+    for path in (place, place / f"{built.receipt_id}.complete"):
+        done = tallystick("keys", "bundle", path, "--audit-key-file", inside, "--output", key)
+        assert done.returncode == 4
+        assert not key.exists()

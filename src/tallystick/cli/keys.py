@@ -80,9 +80,9 @@ def bundle(path: Path, audit_key_file: Path | None, output: Path, as_json: bool)
     Who has it sees prompt and answer, and can check and replay the receipt with --bundle-key-file.
     """
     from tallystick.attest.auditkeys import default_audit_key_path, read_audit_key
-    from tallystick.receipts.files import hand_out_bundle_key
+    from tallystick.receipts.files import hand_out_bundle_key, set_directory
 
-    key = read_audit_key(audit_key_file or default_audit_key_path(home()))
+    key = read_audit_key(audit_key_file or default_audit_key_path(home()), (set_directory(path),))
     location = hand_out_bundle_key(path, key, output)
     note(f"created {output}: it opens the bundle of {location.set_id}, and no other")
     if as_json:
