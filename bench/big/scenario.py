@@ -84,7 +84,7 @@ def execute(case: Case, scale: Scale, program: Program, model: str, folder: Path
     )
     replayed = program.run("replay", place, "--model", model, *sealing, *program.computing)
     files = read_set(place).files
-    documents = read_documents(files, find_id(files), read_audit_key(audit, (place),))
+    documents = read_documents(files, find_id(files), read_audit_key(audit, (place,)))
     findings = (
         *_of_the_run(case, scale, documents),
         *_of_the_verifier(verified.document),
