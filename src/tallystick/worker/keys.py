@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tallystick.attest.auditkeys import lies_in
 from tallystick.attest.keyfiles import (
     PassphraseSource,
     default_key,
@@ -74,6 +75,28 @@ def existing_key(choice: SignerChoice, home: Path) -> SigningKey | None:
     if (left := public_key_path(path)).exists():
         raise already_there(left)  # no key can be made beside it: better said before the run
     return None
+
+
+def require_apart(home: Path, output: Path) -> None:
+    """Refuse an output directory that is, holds or lies in the data folder, but for its receipts.
+
+    There keys, and what else is made on first use, would be handed out, copied and deleted with
+    the output, or get in its way. Nothing has to exist. Raises InputError.
+    """
+    if lies_in(home, output):
+        raise InputError(
+            "the data folder, which has the keys, lies inside the output directory",
+            expected="an output directory that can be handed out",
+            found=str(output),
+            hint="choose another output directory",
+        )
+    if lies_in(output, home) and not lies_in(output, home / "receipts"):
+        raise InputError(
+            "the output directory lies inside the data folder, which has the keys",
+            expected=f"a place outside {home}, or in its receipts",
+            found=str(output),
+            hint="choose another output directory",
+        )
 
 
 def _refuse_passphrase() -> bytes:

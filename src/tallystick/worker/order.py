@@ -22,7 +22,7 @@ from tallystick.store.artifacts import OutputPlace, prepare
 from tallystick.store.files import exists, opened_directory, remove, write_new
 from tallystick.store.home import home as default_home
 from tallystick.store.home import unavailable
-from tallystick.worker.keys import SignerChoice, existing_key
+from tallystick.worker.keys import SignerChoice, existing_key, require_apart
 from tallystick.worker.papers import now_ms
 from tallystick.worker.request import RunOptions, check_options, declare
 
@@ -61,6 +61,7 @@ def place_order(
     if not 1 <= len(keys) <= _MAX_WORKERS or len({*keys}) != len(keys):
         raise UsageError("a job has one worker or two different ones", found=f"{len(keys)} keys")
     where = home or default_home()
+    require_apart(where, output_dir)
     with prepare(output_dir) as place:
         chosen = resolve(model, where, on_progress)
         profile = model_profile(pinned_facts(chosen))

@@ -11,7 +11,6 @@ from pathlib import Path
 from tallystick.attest.auditkeys import (
     default_audit_key,
     default_audit_key_path,
-    lies_in,
     read_audit_key,
 )
 from tallystick.attest.bundlekeys import AuditKey
@@ -22,7 +21,6 @@ from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.sandbox_profile import SandboxProfile
 from tallystick.contracts.ticket import Ticket
-from tallystick.errors import InputError
 from tallystick.execution.launch import (
     InstalledEngine,
     OnProgress,
@@ -53,7 +51,7 @@ from tallystick.worker.execute import (
     execute,
     prepare_class,
 )
-from tallystick.worker.keys import SignerChoice, existing_key
+from tallystick.worker.keys import SignerChoice, existing_key, require_apart
 from tallystick.worker.papers import record_in
 from tallystick.worker.request import RunOptions
 from tallystick.worker.sources import DeclaredOrder, Order, OwnOrder, TicketOrder
@@ -193,7 +191,8 @@ class _Sealed:
 def _run(model: str, order: Order, where: Place, show: Show, guard: Guard = no_guard) -> RunResult:
     order.require_sound()
     home = where.home or default_home()
-    _require_apart(home, where.output_dir)
+    if where.output_dir is not None:
+        require_apart(home, where.output_dir)
     # A key inside the output is told as that, not as an output that is not empty.
     audit = _existing_audit_key(where.audit_key, home, where.output_dir)
     with _claim(where, home) as place:
@@ -284,17 +283,6 @@ def _inputs(settled: Settled, prepared: Prepared, executed: Executed) -> SetInpu
         telemetry=executed.telemetry,
         audit=executed.audit,
     )
-
-
-def _require_apart(home: Path, output: Path | None) -> None:
-    """Refuse an output that would be handed out with keys that are there, or yet to be made."""
-    if output is not None and lies_in(home, output):
-        raise InputError(
-            "the data folder, which has the keys, lies inside the output directory",
-            expected="an output directory that can be handed out",
-            found=str(output),
-            hint="choose another output directory",
-        )
 
 
 def _claim(where: Place, home: Path) -> OutputPlace:

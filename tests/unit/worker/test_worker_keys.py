@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from tallystick.attest.keyfiles import create_default_key, default_key_path, pub
 from tallystick.attest.keyfiles import write_key as write
 from tallystick.attest.keys import SigningKey
 from tallystick.errors import InputError
-from tallystick.worker.keys import SignerChoice, existing_key, show_key
+from tallystick.worker.keys import SignerChoice, existing_key, require_apart, show_key
+from tallystick.worker.order import place_order
+from tallystick.worker.request import RunOptions
+from tallystick.worker.run import run
 
 PASSPHRASE = b"Split the stick"
 
@@ -72,3 +76,36 @@ def test_a_key_is_shown_and_its_public_file_written_again(tmp_path: Path) -> Non
 
 def test_a_choice_does_not_show_its_passphrase() -> None:
     assert "passphrase" not in repr(SignerChoice(passphrase=lambda: PASSPHRASE))
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("output", ["home", "home/out", "home/keys", "home/keys/x", ".", "link/a"])
+def test_an_output_does_not_mix_with_the_keys(tmp_path: Path, output: str, there: bool) -> None:
+    home = tmp_path / "home"
+    if there:
+        home.mkdir()
+    (tmp_path / "link").symlink_to(home)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="the data folder"):
+        require_apart(home, tmp_path / output)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("output", ["out", "home-2", "home/receipts/one", "home/../out"])
+def test_an_output_elsewhere_will_do(tmp_path: Path, output: str) -> None:
+    (tmp_path / "home").mkdir()
+    require_apart(tmp_path / "home", tmp_path / output)
+
+
+def test_run_and_order_look_at_it_before_anything_is_made(tmp_path: Path) -> None:
+    home, options = tmp_path / "home", RunOptions(prompt="p")
+    worker = tmp_path / "worker.pub.pem"
+    worker.write_text(SigningKey.generate().public.pem())
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: run("model", options, output_dir=home, home=home),
+        lambda: place_order("model", options, workers=(worker,), output_dir=home, home=home),
+    )
+    for call in calls:
+        with pytest.raises(InputError, match="the data folder"):
+            call()
+    assert list(tmp_path.iterdir()) == [worker]
