@@ -14,12 +14,14 @@ from typing import Any
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.compute.architecture import (
     Architecture,
+    DeltaNetMixer,
     ExpertFeedForward,
     decode_architecture,
 )
 from tallystick.compute.operations import (
     ExpertGemm,
     ExpertRoute,
+    GatedDeltaNet,
     Gemm,
     KvCacheWrite,
     Operation,
@@ -260,6 +262,8 @@ def _operations(model: Architecture, tokens: int) -> list[ScheduledOperation]:
                 ExpertGemm(forward.width, tokens, hidden, forward.experts, forward.used),
             ]
         found += [ScheduledOperation(stage, operation) for operation in operations]
+        if isinstance(layer.mixer, DeltaNetMixer):
+            found.append(ScheduledOperation(0, GatedDeltaNet(tokens, 2, 16, 16)))
     found.append(ScheduledOperation(0, Gemm(model.vocabulary, tokens, hidden, 1)))
     return found
 

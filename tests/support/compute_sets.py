@@ -11,10 +11,18 @@ from tallystick.attest.keys import SigningKey
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.compute.architecture import (
     Architecture,
+    DeltaNetMixer,
     ExpertFeedForward,
 )
 from tallystick.compute.families import describe
-from tallystick.compute.operations import Gemm, RmsNorm
+from tallystick.compute.operations import (
+    ExpertGemm,
+    ExpertRoute,
+    GatedDeltaNet,
+    Gemm,
+    Operation,
+    RmsNorm,
+)
 from tallystick.compute.schedule import ScheduledOperation
 from tallystick.contracts import digests
 from tallystick.contracts.bundle import BundlePrivate, BundlePublic, receipt_binding
@@ -267,7 +275,7 @@ def context_tokens(runtime: RuntimeClass) -> int:
 
 def gather(parts: tuple[str, ...], model: Architecture, *, sequential: bool) -> GatheredEvidence:
     """Return evidence of the parts that were asked for; its values are invented."""
-    schedule = make_schedule(sequential=sequential)
+    schedule = make_schedule(model, sequential=sequential)
     trace = None
     if "gemm" in parts:
         lanes = [sha256(f"sketch {event}".encode()) for event in range(schedule.gemms)]
@@ -283,15 +291,15 @@ def gather(parts: tuple[str, ...], model: Architecture, *, sequential: bool) -> 
     )
 
 
-def make_schedule(*, sequential: bool) -> OperationSchedule:
+def make_schedule(model: Architecture, *, sequential: bool) -> OperationSchedule:
     """Return a schedule of all positions: one step each, or one chunk."""
     builder = ScheduleBuilder()
     if not sequential:
-        places = [builder.place(item) for item in step_operations(POSITIONS)]
+        places = [builder.place(item) for item in step_operations(model, POSITIONS)]
         builder.add(SchedulePhase.SEALING, 0, 0, POSITIONS, pack_indexes(places))
         return builder.finish()
     for position in range(POSITIONS):
-        places = [builder.place(item) for item in step_operations(1)]
+        places = [builder.place(item) for item in step_operations(model, 1)]
         decode = position - len(PROMPT_IDS)
         phase = SchedulePhase.DECODE if decode >= 0 else SchedulePhase.PREFILL
         number = decode if decode >= 0 else position
@@ -299,13 +307,20 @@ def make_schedule(*, sequential: bool) -> OperationSchedule:
     return builder.finish()
 
 
-def step_operations(tokens: int) -> list[ScheduledOperation]:
-    """Return the operations of one evaluation."""
-    return [
-        ScheduledOperation(stage, operation)
-        for stage in range(1, LAYERS + 1)
-        for operation in (RmsNorm(64, tokens), Gemm(64, tokens, 64, 1))
-    ]
+def step_operations(model: Architecture, tokens: int) -> list[ScheduledOperation]:
+    """Return operations of one evaluation, those that no layer of ``model`` can do without."""
+    found = []
+    for stage, layer in enumerate(model.layers, 1):
+        operations: list[Operation] = [RmsNorm(64, tokens), Gemm(64, tokens, 64, 1)]
+        if isinstance(layer.feed_forward, ExpertFeedForward):
+            experts, used = layer.feed_forward.experts, layer.feed_forward.used
+            operations.append(ExpertRoute(tokens, experts, used))
+            operations.append(ExpertGemm(64, tokens, 64, experts, used))
+        found += [ScheduledOperation(stage, operation) for operation in operations]
+        if isinstance(layer.mixer, DeltaNetMixer):
+            # Engines name the recurrence after no layer.
+            found.append(ScheduledOperation(0, GatedDeltaNet(tokens, 2, 16, 16)))
+    return found
 
 
 def make_routes(*, sequential: bool) -> ExpertRoutes:

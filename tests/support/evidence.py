@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from tallystick.compute.architecture import Architecture, ExpertFeedForward
+from tallystick.compute.architecture import Architecture, DeltaNetMixer, ExpertFeedForward
 from tallystick.compute.families import describe
 from tallystick.compute.operations import (
     Elementwise,
+    ExpertGemm,
+    ExpertRoute,
+    GatedDeltaNet,
     Gemm,
     Generic,
     KvCacheWrite,
@@ -36,7 +39,7 @@ HYBRID = describe(QWEN36_35B_A3B)
 DENSE = describe(
     PublishedNumbers(
         architecture="llama",
-        layers=2,
+        layers=1,
         embedding=64,
         vocabulary=100,
         experts=0,
@@ -101,6 +104,35 @@ def live(prefill: int = 2, generated: int = 2, stage: int = 1) -> OperationSched
 def sealed(*tokens: int) -> OperationSchedule:
     """Return the schedule of a sealing pass with chunks of ``tokens``, one product each."""
     return schedule_of(*[(SEALING, count, at(1, Gemm(64, count, 64, 1))) for count in tokens])
+
+
+def layer_operations(architecture: Architecture, tokens: int) -> list[ScheduledOperation]:
+    """Return what no layer can do without in an evaluation of ``tokens``."""
+    found: list[ScheduledOperation] = []
+    for stage, layer in enumerate(architecture.layers, 1):
+        found += at(stage, Gemm(64, tokens, 64, 1))
+        forward = layer.feed_forward
+        if isinstance(forward, ExpertFeedForward):
+            choice = forward.experts, forward.used
+            found += at(stage, ExpertRoute(tokens, *choice), ExpertGemm(64, tokens, 64, *choice))
+        if isinstance(layer.mixer, DeltaNetMixer):  # engines name the recurrence after no layer
+            found += at(0, GatedDeltaNet(tokens, 2, 16, 16))
+    return found
+
+
+def completed(schedule: OperationSchedule, architecture: Architecture) -> OperationSchedule:
+    """Return ``schedule`` with what every step has to show of the architecture's layers."""
+    return schedule_of(
+        *(
+            (
+                step.phase,
+                step.tokens,
+                [schedule.operations[index] for index in step.indexes()]
+                + layer_operations(architecture, step.tokens),
+            )
+            for step in schedule.steps
+        )
+    )
 
 
 def trace_of(schedule: OperationSchedule) -> GemmTrace:

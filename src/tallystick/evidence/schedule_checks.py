@@ -13,6 +13,7 @@ from tallystick.compute.rules import ComputeUnitCounter, ComputeUnitRules
 from tallystick.contracts.runtime import ROW_CLASS, RowClass, RuntimeClass
 from tallystick.errors import EvidenceError
 from tallystick.evidence.schedule import OperationSchedule, SchedulePhase
+from tallystick.evidence.schedule_presence import check_presence
 
 
 def price(schedule: OperationSchedule, rules: ComputeUnitRules) -> int:
@@ -41,8 +42,13 @@ def check_schedule(
             expected=f"{positions} tokens in all steps",
             found=str(schedule.tokens),
         )
-    if schedule.sealing:
-        return  # numbers and positions without a gap: the schedule itself makes sure of them
+    # Numbers, and positions without a gap: the schedule itself makes sure of them.
+    if not schedule.sealing:
+        _check_live_steps(schedule, prefill)
+    check_presence(schedule, architecture, prefill)
+
+
+def _check_live_steps(schedule: OperationSchedule, prefill: int) -> None:
     if any(step.tokens != 1 for step in schedule.steps):
         raise EvidenceError("a step of a generation evaluates more than one token")
     prompt = sum(step.phase is SchedulePhase.PREFILL for step in schedule.steps)

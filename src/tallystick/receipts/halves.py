@@ -70,6 +70,10 @@ def does_not_prove(
         )
     if evidence.state_root is None:
         lines.append("Anything about intermediate states: none were committed to.")
+    if evidence.gemm_trace_root is not None or evidence.level == "graph":
+        lines.append(
+            "That no operation of the schedule is missing or invented: only a replay tells."
+        )
     if evidence.gemm_trace_root is not None:
         lines.append(
             "Anything by the sketches alone: they cover a prefix of each product, 4 bits a value,"

@@ -104,10 +104,30 @@ def check_schedule(schedule: Fields, model: Model, prefill: int, generated: int)
         require(stage <= len(model["layers"]), "schedule: a stage beyond the layers")
         require(name != "generic", "schedule: a generic operation")
         require(experts or not name.startswith("expert_"), "schedule: experts of a dense model")
+    check_presence(schedule, model, prefill)
     same("schedule: its positions", prefill + generated - 1, schedule["positions"])
     if not schedule["sealing"]:
         require(all(step["tokens"] == 1 for step in schedule["steps"]), "schedule: a step's tokens")
         same("schedule: its prefill steps", prefill, schedule["prefill"])
+
+
+def check_presence(schedule: Fields, model: Model, prefill: int) -> None:
+    """Schedule: what no layer can do without, in every step."""
+    first = 0
+    for step in schedule["steps"]:
+        layers = list(enumerate(model["layers"], 1))
+        first += step["tokens"]
+        if schedule["sealing"] and first < prefill:
+            layers.pop()  # no position with an output
+        shown = [(stage, op[0]) for stage, op in (schedule["table"][x] for x in step["entries"])]
+        there = set(shown)
+        for stage, layer in layers:
+            names = ["gemm", *(["expert_route", "expert_gemm"] if layer["experts"] else [])]
+            for name in names:
+                require((stage, name) in there, f"schedule: no {name} at stage {stage}")
+        nets = sum(layer["mixer"] == 1 for _, layer in layers)
+        found = sum(name == "gated_delta_net" for _, name in shown)
+        require(found >= nets, "schedule: a delta net without its recurrence")
 
 
 def chunks(n: int, floor: int, most: int) -> list[int]:

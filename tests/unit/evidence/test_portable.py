@@ -51,6 +51,7 @@ from tests.support.evidence import (
     HYBRID,
     SEALING,
     at,
+    completed,
     live,
     routes_of,
     schedule_of,
@@ -59,7 +60,9 @@ from tests.support.evidence import (
 )
 
 NUMBERS = RunNumbers(b"j" * 32, b"s" * 32, 5, 2)
-LIVE = live(5, 2)
+ONE_CHUNK = completed(sealed(6), HYBRID)
+SEALED = completed(sealed(4, 2), HYBRID)
+LIVE = completed(live(5, 2), HYBRID)
 TRACED = ObservedEvidence(LIVE, trace_of(LIVE))
 ROUTES = routes_of(HYBRID, 6)
 STATES = b"r" * 32
@@ -70,8 +73,10 @@ GATHERED: Mapping[str, GatheredEvidence] = {
     "gemm-routes": GatheredEvidence(TRACED, ROUTES, None),
     "states": GatheredEvidence(None, None, STATES),
     "states-routes": GatheredEvidence(None, ROUTES, STATES),
-    "states-graph": GatheredEvidence(ObservedEvidence(sealed(6), None), ROUTES, STATES),
-    "all": GatheredEvidence(ObservedEvidence(sealed(4, 2), trace_of(sealed(4, 2))), ROUTES, STATES),
+    "states-graph": GatheredEvidence(
+        ObservedEvidence(completed(sealed(6), HYBRID), None), ROUTES, STATES
+    ),
+    "all": GatheredEvidence(ObservedEvidence(SEALED, trace_of(SEALED)), ROUTES, STATES),
 }
 
 
@@ -92,12 +97,12 @@ def test_round_trip(name: str) -> None:
     [
         ("none", 0, ScheduleKind.SEMANTIC, no_trace_scheme(), 0),
         ("graph", 1, ScheduleKind.OBSERVED, no_trace_scheme(), 0),
-        ("gemm", 2, ScheduleKind.OBSERVED, TRACE_SCHEME_LIVE, 12),
-        ("gemm-routes", 2, ScheduleKind.OBSERVED, TRACE_SCHEME_LIVE, 12),
+        ("gemm", 2, ScheduleKind.OBSERVED, TRACE_SCHEME_LIVE, 252),
+        ("gemm-routes", 2, ScheduleKind.OBSERVED, TRACE_SCHEME_LIVE, 252),
         ("states", 3, ScheduleKind.SEMANTIC, no_trace_scheme(), 0),
         ("states-routes", 3, ScheduleKind.SEMANTIC, no_trace_scheme(), 0),
         ("states-graph", 3, ScheduleKind.OBSERVED, no_trace_scheme(), 0),
-        ("all", 3, ScheduleKind.OBSERVED, TRACE_SCHEME_SEALING, 2),
+        ("all", 3, ScheduleKind.OBSERVED, TRACE_SCHEME_SEALING, 82),
     ],
 )
 def test_what_follows_from_the_parts(
@@ -119,7 +124,7 @@ def test_the_root_of_the_receipt() -> None:
     assert portable("gemm-routes").gemm_trace_root == traced
     assert portable("states").gemm_trace_root == state_evidence_root(STATES, None, None)
     assert portable("states-routes").gemm_trace_root == state_evidence_root(STATES, routes, None)
-    sealing = gemm_root(BLIND, trace_of(sealed(4, 2)))
+    sealing = gemm_root(BLIND, trace_of(SEALED))
     assert portable("all").gemm_trace_root == state_evidence_root(STATES, routes, sealing)
 
 
@@ -141,17 +146,19 @@ def test_what_is_derived_for_the_model(name: str) -> None:
 
 
 def test_an_older_ruleset_is_priced_from_the_schedule() -> None:
-    units = price(LIVE, RULES_V2)
+    schedule = live(5, 2)  # these rules price no experts
+    traced = ObservedEvidence(schedule, trace_of(schedule))
+    units = price(schedule, RULES_V2)
     evidence = replace(
-        portable("gemm"),
+        make_portable(GatheredEvidence(traced, None, None), NUMBERS, DENSE, BLIND),
         ruleset_version=2,
         claimed_ruleset_id=RULES_V2.ruleset_id,
         claimed_units=units,
     )
     again = decode_portable(encode_portable(evidence))
-    derived = derive(again, HYBRID)
-    assert derived.compute_units == units != semantic_units(HYBRID, 5, 2).compute_units
-    assert derived.schedule_commitment == LIVE.commitment(RULES_V2.ruleset_id)
+    derived = derive(again, DENSE)
+    assert derived.compute_units == units != semantic_units(DENSE, 5, 2).compute_units
+    assert derived.schedule_commitment == schedule.commitment(RULES_V2.ruleset_id)
     with pytest.raises(EvidenceError, match="compute units"):
         replace(evidence, claimed_units=units + 1)
     with pytest.raises(EvidenceError, match="schedule"):

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.canonical.hashing import domain_hash
-from tallystick.compute.operations import ExpertGemm, ExpertRoute, Gemm, Generic, RmsNorm, Silu
+from tallystick.compute.operations import (
+    ExpertGemm,
+    ExpertRoute,
+    GatedDeltaNet,
+    Gemm,
+    Generic,
+    Operation,
+    RmsNorm,
+    Silu,
+)
 from tallystick.compute.rules import (
     RULES_V1,
     RULES_V2,
@@ -41,6 +50,7 @@ from tests.support.evidence import (
     PREFILL,
     SEALING,
     at,
+    layer_operations,
     live,
     schedule_of,
     schedules,
@@ -254,8 +264,37 @@ def test_schedules_of_the_run_are_accepted() -> None:
     check_schedule(live(3, 1), DENSE, 3, 1)
     check_schedule(sealed(4), DENSE, 3, 2)
     check_schedule(sealed(2, 1, 1), DENSE, 3, 2)
-    experts = at(40, ExpertRoute(1, 256, 8), ExpertGemm(512, 1, 2048, 256, 8))
-    check_schedule(schedule_of((PREFILL, 1, experts)), HYBRID, 1, 1)
+    check_schedule(schedule_of((PREFILL, 1, layer_operations(HYBRID, 1))), HYBRID, 1, 1)
+    # An engine leaves out of the last layer what has no output.
+    early = [item for item in layer_operations(HYBRID, 2) if item.stage < 40]
+    check_schedule(
+        schedule_of((SEALING, 2, early), (SEALING, 1, layer_operations(HYBRID, 1))), HYBRID, 3, 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "message"),
+    [
+        (Gemm, 7, "gemm at stage 7"),
+        (Gemm, 40, "gemm at stage 40"),
+        (ExpertRoute, 1, "expert_route at stage 1"),
+        (ExpertGemm, 40, "expert_gemm at stage 40"),
+        (GatedDeltaNet, 0, "30 gated_delta_net"),
+    ],
+)
+def test_a_step_without_what_a_layer_needs_is_refused(
+    kind: type[Operation], stage: int, message: str
+) -> None:
+    whole = layer_operations(HYBRID, 1)
+    lacking = list(whole)
+    lacking.remove(next(x for x in whole if x.stage == stage and isinstance(x.operation, kind)))
+    for phase in (DECODE, SEALING):
+        first = PREFILL if phase is DECODE else SEALING
+        schedule = schedule_of((first, 1, whole), (phase, 1, lacking))
+        with pytest.raises(EvidenceError, match="lacks") as caught:
+            check_schedule(schedule, HYBRID, 1, 2)
+        assert message in str(caught.value)
+        assert f"{phase.label} step" in str(caught.value)
 
 
 @pytest.mark.parametrize(
