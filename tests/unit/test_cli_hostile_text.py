@@ -51,8 +51,7 @@ def test_names_of_paths(
 ) -> None:
     directory = place / NAME
     directory.mkdir()
-    key = place / "key.pem"
-    ensure_public_key(key, SIGNER.public)
+    key = ensure_public_key(place / "key", SIGNER.public)
     for words in (
         ["verify", str(directory), "--key", str(key)],
         ["verify", str(directory / "missing"), "--key", str(key)],
@@ -86,8 +85,8 @@ def test_texts_of_a_receipt(
     directory.mkdir()
     for member, data in {**files, name: hostile}.items():
         (directory / member).write_bytes(data)
-    key, audit = place / "key.pem", place / "audit.key"
-    ensure_public_key(key, SIGNER.public)
+        (directory / member).chmod(0o600)
+    key, audit = ensure_public_key(place / "key", SIGNER.public), place / "audit.key"
     audit.write_bytes(bytes(range(100, 132)))
     audit.chmod(0o600)
     for words in (

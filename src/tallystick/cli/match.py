@@ -12,10 +12,13 @@ import click
 from tallystick.audit.match import MatchReport, match_sets
 from tallystick.cli.options import (
     PATH,
+    from_environment,
     json_option,
     key_option,
     network_of,
     network_option,
+    origin_document,
+    origin_lines,
     trust_policy_option,
 )
 from tallystick.cli.output import emit
@@ -57,11 +60,16 @@ def command(
         load_trust(key, trust_policy), datetime.now(UTC), network_id=network_of(network)
     )
     report = match_sets(read_set(left).files, read_set(right).files, checks)
-    emit(_document(report), as_json=as_json, lines=_words(report))
+    origin = from_environment(context)
+    emit(
+        {**_document(report), **origin_document(origin)},
+        as_json=as_json,
+        lines=[*origin_lines(origin), *_words(report)],
+    )
     context.exit(report.exit_code)
 
 
-def _document(report: MatchReport) -> JSONValue:
+def _document(report: MatchReport) -> dict[str, JSONValue]:
     document = as_document(report)
     assert isinstance(document, dict)
     return {**document, "matched": report.matched, "exit_code": report.exit_code}

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.canonical.json import JSONValue
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,6 +100,39 @@ def network_of(text: str | None) -> bytes:
             found=f"{len(text)} characters",
         )
     return bytes.fromhex(text)
+
+
+#: Options that decide a verdict, by parameter, and what each gives.
+_DECISIVE: Final = {
+    "key": "trust",
+    "trust_policy": "trust",
+    "audit_key_file": "the bundle's key",
+    "bundle_key_file": "the bundle's key",
+    "network": "the network",
+    "now": "the time",
+}
+
+
+def from_environment(context: click.Context) -> dict[str, JSONValue]:
+    """Return the variables that gave a verb what decides its verdict, each with what it gave.
+
+    Nobody named these on the command line, so a report has to.
+    """
+    return {
+        f"{context.auto_envvar_prefix}_{name.upper()}": what
+        for name, what in _DECISIVE.items()
+        if context.get_parameter_source(name) is ParameterSource.ENVIRONMENT
+    }
+
+
+def origin_lines(found: dict[str, JSONValue]) -> list[str]:
+    """Return :func:`from_environment` in words."""
+    return [f"{what} from {variable}" for variable, what in found.items()]
+
+
+def origin_document(found: dict[str, JSONValue]) -> dict[str, JSONValue]:
+    """Return the member of a JSON report that says the same, none where nothing came from there."""
+    return {"from_environment": found} if found else {}
 
 
 def threads_option(function: F) -> F:

@@ -12,11 +12,14 @@ from tallystick.cli.extras import require_engine
 from tallystick.cli.options import (
     PATH,
     bundle_key_options,
+    from_environment,
     json_option,
     key_option,
     model_option,
     network_of,
     network_option,
+    origin_document,
+    origin_lines,
     threads_option,
     trust_policy_option,
 )
@@ -75,11 +78,16 @@ def command(
             threads=threads,
             on_progress=progress.update,
         )
-    emit(_document(report), as_json=as_json, lines=words(report))
+    origin = from_environment(context)
+    emit(
+        {**_document(report), **origin_document(origin)},
+        as_json=as_json,
+        lines=[*origin_lines(origin), *words(report)],
+    )
     context.exit(report.exit_code)
 
 
-def _document(report: ReplayReport) -> JSONValue:
+def _document(report: ReplayReport) -> dict[str, JSONValue]:
     from tallystick.receipts.report import as_document
 
     document = as_document(report)

@@ -14,10 +14,13 @@ import click
 from tallystick.cli.options import (
     PATH,
     bundle_key_options,
+    from_environment,
     json_option,
     key_option,
     network_of,
     network_option,
+    origin_document,
+    origin_lines,
     trust_policy_option,
 )
 from tallystick.cli.output import emit, printable
@@ -107,7 +110,12 @@ def command(
     trust = None if opener and not key and trust_policy is None else load_trust(key, trust_policy)
     checks = Checks(trust, opener, moment_of(now), network_of(network))
     run = verify_all(paths, checks) if named is None else verify_named(named, checks)
-    emit(_document(run), as_json=as_json, lines=_all_words(run))
+    origin = from_environment(context)
+    emit(
+        {**_document(run), **origin_document(origin)},
+        as_json=as_json,
+        lines=[*origin_lines(origin), *_all_words(run)],
+    )
     context.exit(run.exit_code)
 
 
@@ -147,7 +155,7 @@ def moment_of(text: str | None) -> datetime | None:
     return moment.astimezone(UTC)
 
 
-def _document(run: VerificationRun) -> JSONValue:
+def _document(run: VerificationRun) -> dict[str, JSONValue]:
     return {
         "verified": run.verified,
         "exit_code": run.exit_code,
