@@ -55,7 +55,11 @@ class GemmTrace:
     def __post_init__(self) -> None:
         """Check what a trace by itself can be checked for."""
         if self.scheme not in TRACE_SCHEMES:
-            raise EvidenceError("a trace of an unknown scheme")
+            raise EvidenceError(
+                "a trace of an unknown scheme",
+                expected=" or ".join(sorted(scheme.hex() for scheme in TRACE_SCHEMES)),
+                found=self.scheme.hex(),
+            )
         count, rest = divmod(len(self.groups), GROUP_BYTES)
         if rest or count > MAX_EVENTS:
             raise EvidenceError(
@@ -110,7 +114,11 @@ def check_trace(trace: GemmTrace, schedule: OperationSchedule) -> None:
     A sketch has no digits for elements that its product does not have. Raises EvidenceError.
     """
     if trace.scheme != trace_scheme(schedule):
-        raise EvidenceError("a trace's scheme is not that of its schedule's steps")
+        raise EvidenceError(
+            "a trace's scheme is not that of its schedule's steps",
+            expected=trace_scheme(schedule).hex(),
+            found=trace.scheme.hex(),
+        )
     places = tuple(schedule.gemm_events())
     if len(places) != trace.events:
         raise EvidenceError(

@@ -87,7 +87,9 @@ class OperationSchedule:
     def __post_init__(self) -> None:
         """Check everything that a schedule by itself can be checked for."""
         if not self.steps:
-            raise EvidenceError("an operation schedule without steps")
+            raise EvidenceError(
+                "an operation schedule without steps", expected="1 step or more", found="0"
+            )
         _require_bound("distinct operations", MAX_OPERATIONS, len(self.operations))
         _require_bound("steps", MAX_STEPS, len(self.steps))
         _require_bound("operations", MAX_EVENTS, self.events)
@@ -246,7 +248,11 @@ class _Order:
         if self._position > _U32_MAX:
             raise EvidenceError("a schedule's positions do not fit 32 bits")
         if not step.entries or len(step.entries) % _INDEX_BYTES:
-            raise EvidenceError("a step does not consist of one or more whole entries")
+            raise EvidenceError(
+                "a step does not consist of one or more whole entries",
+                expected=f"a multiple of {_INDEX_BYTES} bytes",
+                found=f"{len(step.entries)} bytes",
+            )
         if step.entries not in self._known:
             self._use(step.entries)
 

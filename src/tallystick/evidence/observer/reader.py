@@ -205,9 +205,16 @@ class TranscriptReader:
         if expected != found:
             raise EvidenceError("a route does not fit the event before it")
         if len({*route.expert_ids}) != len(route.expert_ids):
-            raise EvidenceError("a route names an expert twice")
+            raise EvidenceError(
+                "a route names an expert twice",
+                expected=f"{len(route.expert_ids)} different ids",
+                found=f"{len({*route.expert_ids})} of them",
+            )
         if max(route.expert_ids) >= route.expert_count:
-            raise EvidenceError("a route names an expert that does not exist")
+            raise EvidenceError(
+                "a route names an expert that does not exist",
+                expected=f"ids below {route.expert_count}",
+            )
         self._routes += 1
 
     def _take_result(self, result: Result) -> None:
@@ -223,7 +230,11 @@ class TranscriptReader:
         if max(*result.prompt_token_ids, *result.generated_token_ids) >= vocabulary:
             raise EvidenceError("the result has an id beyond the vocabulary")
         if result.output_bytes and len(result.output_bytes) != result.output_n_bytes:
-            raise EvidenceError("the result has another number of output bytes than it says")
+            raise EvidenceError(
+                "the result has another number of output bytes than it says",
+                expected=str(result.output_n_bytes),
+                found=str(len(result.output_bytes)),
+            )
         if result.event_count != self._events:
             raise EvidenceError(
                 "the result counts other events than there are",
@@ -257,7 +268,11 @@ def read_transcript(pieces: Iterable[bytes], limits: Limits | None = None) -> Tr
 def _kind(value: JSONValue) -> type[Record]:
     """Return the type of the record ``value``; which keys it has to have follows from two."""
     if not isinstance(value, dict):
-        raise EvidenceError("a line of the transcript is not an object")
+        raise EvidenceError(
+            "a line of the transcript is not an object",
+            expected="a JSON object",
+            found=type(value).__name__,
+        )
     record = value.get("record")
     if record == "header":
         return Header
@@ -288,7 +303,11 @@ def _check_event(event: AnyEvent, observer: str) -> None:
         raise EvidenceError("a transcript of an unobserved run has an event")
     tensor = event.tensor
     if len(tensor.shape) != 4 or any(len(source.shape) != 4 for source in event.sources):
-        raise EvidenceError("a shape does not have four extents")
+        raise EvidenceError(
+            "a shape does not have four extents",
+            expected="4 of the tensor and of each source",
+            found=str([len(tensor.shape), *(len(source.shape) for source in event.sources)]),
+        )
     product = tensor.op == PRODUCT
     kind = Event if not product else SketchEvent if observer == "sketch" else GemmEvent
     if not isinstance(event, kind):
