@@ -13,6 +13,7 @@ import binascii
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NoReturn
 
 from nacl.bindings import (
@@ -54,6 +55,13 @@ def signature_holds(raw_key: bytes, signature: bytes, message: bytes) -> bool:
     return True
 
 
+@lru_cache(maxsize=1024)
+def _is_valid_point(raw: bytes) -> bool:
+    """Return whether ``raw`` keeps the key rule: a verification meets the same few keys often."""
+    valid: bool = crypto_core_ed25519_is_valid_point(raw)
+    return valid
+
+
 @dataclass(frozen=True, slots=True)
 class PublicKey:
     """An Ed25519 public key that passed the key rule.
@@ -71,7 +79,7 @@ class PublicKey:
                 expected=f"{PUBLIC_KEY_BYTES} bytes",
                 found=f"{len(self.raw)} bytes",
             )
-        if not crypto_core_ed25519_is_valid_point(self.raw):
+        if not _is_valid_point(self.raw):
             raise InputError(
                 "weak or invalid Ed25519 public key",
                 expected="the canonical encoding of a point of the prime-order group",

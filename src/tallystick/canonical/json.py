@@ -56,6 +56,12 @@ def parse_strict(
     It holds at most what ``bounds`` says. Raises EvidenceError for anything that docs/spec/json.md
     refuses.
     """
+    return _parse(data, max_bytes, max_depth, bounds, _DECODER)
+
+
+def _parse(
+    data: bytes, max_bytes: int, max_depth: int, bounds: Bounds, decoder: json.JSONDecoder
+) -> JSONValue:
     if len(data) > max_bytes:
         raise EvidenceError(
             "the JSON document is too large",
@@ -76,7 +82,7 @@ def parse_strict(
         ) from None
     _check_structure(data, max_depth, bounds)
     try:
-        value: JSONValue = _DECODER.decode(text)
+        value: JSONValue = decoder.decode(text)
     except json.JSONDecodeError as error:
         # The library's messages are fixed phrases: they hold no piece of the document.
         raise EvidenceError(
@@ -101,12 +107,16 @@ def jcs(value: JSONValue) -> bytes:
     """
     try:
         if _is_plain(value):
-            return _PLAIN_ENCODER.encode(value).encode("utf-8")
+            return _plain_bytes(value)
         return rfc8785.dumps(value)
     except (ValueError, RecursionError) as error:
         raise EvidenceError(
             "the value has no canonical JSON form", found=type(error).__name__
         ) from None
+
+
+def _plain_bytes(value: JSONValue) -> bytes:
+    return _PLAIN_ENCODER.encode(value).encode("utf-8")
 
 
 def _is_plain(value: JSONValue) -> bool:
@@ -146,8 +156,14 @@ def parse_canonical(
 
     Raises EvidenceError as :func:`parse_strict` does, and when ``jcs(parse(data)) != data``.
     """
-    value = parse_strict(data, max_bytes=max_bytes, max_depth=max_depth, bounds=bounds)
-    canonical = jcs(value)
+    # Where all is ASCII, keys that leave it are escaped, which their canonical form is not.
+    plain = data.isascii()
+    try:
+        value = _parse(data, max_bytes, max_depth, bounds, _INTEGER_DECODER)
+    except _FractionError:
+        plain = False
+        value = _parse(data, max_bytes, max_depth, bounds, _DECODER)
+    canonical = _plain_bytes(value) if plain else jcs(value)
     if canonical != data:
         raise EvidenceError(
             "the JSON document is not in its canonical form",
@@ -255,6 +271,14 @@ def _float(text: str) -> float:
     return value
 
 
+class _FractionError(Exception):
+    """A number is no integer: the document takes the longer way."""
+
+
+def _fraction(text: str) -> NoReturn:
+    raise _FractionError
+
+
 def _constant(name: str) -> NoReturn:
     raise EvidenceError("not a JSON number", expected="a finite number", found=name)
 
@@ -266,5 +290,12 @@ _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object,
     parse_int=_integer,
     parse_float=_float,
+    parse_constant=_constant,
+)
+# For documents of ours, in which no number has a fraction.
+_INTEGER_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_int=_integer,
+    parse_float=_fraction,
     parse_constant=_constant,
 )
