@@ -234,7 +234,8 @@ def test_another_template(model: Path, engine_home: EngineHome, tmp_path: Path) 
     )
     with pytest.raises(EvidenceError, match="describes the model in another way") as caught:
         replay_forgery(engine_home, forged, tmp_path / "set", model)
-    assert caught.value.expected == "the file's own chat_template_digest"
+    own = run.manifest.model_profile.chat_template_digest.hex()
+    assert caught.value.expected == f"the file's own chat_template_digest, {own}"
 
 
 @pytest.mark.parametrize("field", ["parameters", "native_context_tokens"])
@@ -247,7 +248,7 @@ def test_a_manifest_of_another_model(
     job = forged.request(run_id=OTHER_RUN)
     with pytest.raises(EvidenceError, match="describes the model in another way") as caught:
         replay_forgery(engine_home, forged.resign(job), tmp_path / "set", model)
-    assert caught.value.expected == f"the file's own {field}"
+    assert caught.value.expected == f"the file's own {field}, {getattr(profile, field)}"
 
 
 def test_invented_states(
