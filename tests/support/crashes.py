@@ -67,4 +67,20 @@ def before_each_statement_and_call(countdown: Countdown) -> None:
 
 def before_some_instructions(countdown: Countdown) -> None:
     # Of SQLite's virtual machine: in the middle of statements.
-    watch(lambda connection: connection.set_progress_handler(countdown, 10))
+    class Counted(sqlite3.Connection):
+        """The program's own handlers, which bound what only reads, count on top of ours."""
+
+        def set_progress_handler(self, handler: Callable[[], int | None] | None, n: int) -> None:
+            if handler is None:
+                super().set_progress_handler(countdown, 10)
+            else:
+                super().set_progress_handler(lambda: countdown() or handler(), n)
+
+    connect = sqlite3.connect
+
+    def counted(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, factory=Counted, **options)
+        connection.set_progress_handler(None, 0)
+        return connection
+
+    sqlite3.connect = counted  # type: ignore[assignment]
