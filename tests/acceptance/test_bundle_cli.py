@@ -60,7 +60,9 @@ def test_from_the_example_to_twenty_queued_runs(village: Path, tmp_path: Path) -
     assert run["task"] == {"expectedDigest": checked["task_digest"]}
     assert run["prompt"].startswith("A satellite image tile (17/65536/65530) of made-up-village.")
     assert tallystick(tmp_path, *words).returncode == 6
-    submitted = shown(tallystick(tmp_path, "submit", *files, "--json"))
+    queued = tallystick(tmp_path, "submit", *files, "--json")
+    assert "20 of a dataset bundle: workers of this version refuse to execute them" in queued.stderr
+    submitted = shown(queued)
     assert len(submitted["submissions"]) == 20
     documents = (village / "manifest.json", village / "model.ref.json", *files)
     valid = shown(tallystick(tmp_path, "contracts", "validate", *documents, "--json"))

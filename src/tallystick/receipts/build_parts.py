@@ -119,9 +119,10 @@ def require_plain_run(run: InferenceRun) -> None:
     no_bundle = digests.no_bundle_digest()
     if (run.dataset.expectedDigest, run.task.expectedDigest) != (no_bundle, no_bundle):
         raise InputError(
-            "the run declares a dataset bundle or a task",
-            expected=f"the digest of no bundle, {no_bundle}",
+            "runs of a dataset bundle or a task are not executed yet",
+            expected=f"a run that declares the digest of no bundle, {no_bundle}, for both",
             found=run.dataset.expectedDigest,
+            hint="`tallystick job declare` and `run` make plain runs",
         )
 
 
