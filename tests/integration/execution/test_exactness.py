@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tallystick.attest.trust import TrustPolicy
 from tallystick.errors import EvidenceError
 from tests.support.runs import EngineHome, HonestRun
-from tests.support.sets import TRUST
+from tests.support.sets import STRANGER, TRUST
 
 Endless = Callable[[str], Path]
 
@@ -148,8 +149,11 @@ def test_the_signature_is_checked_when_trust_is_given(
 ) -> None:
     result = engine_home.run(toy_llama, "A tally stick", 4)
     assert engine_home.replay(result.directory, toy_llama).signature == "not_checked"
+    assert engine_home.replay(result.directory, toy_llama, trust=TRUST).signature == "passed"
     with pytest.raises(EvidenceError, match="trust"):
-        engine_home.replay(result.directory, toy_llama, trust=TRUST)
+        engine_home.replay(
+            result.directory, toy_llama, trust=TrustPolicy.for_keys([STRANGER.public])
+        )
 
 
 @pytest.mark.parametrize(
