@@ -27,6 +27,7 @@ from tallystick.errors import (
     RunFailedError,
     TallystickError,
 )
+from tallystick.models.catalogue import CATALOGUE
 from tallystick.models.digests import DigestCache, HashedFile
 from tallystick.models.facts_child import read_facts
 from tallystick.models.files import (
@@ -112,6 +113,8 @@ def resolve(name_or_path: str, home: Path, progress: Progress = silent) -> Model
     pin = find_pin(name_or_path, home)
     path = user_path(name_or_path) if pin is None else pin_path(pin, home)
     real = resolved(path)
+    if pin is None and name_or_path in CATALOGUE and not os.path.lexists(path):
+        raise _not_pulled(name_or_path)
     with opened(real) as descriptor:
         hashed = DigestCache(home).digest_of(descriptor, progress=progress)
         if pin is not None:
@@ -127,6 +130,15 @@ def resolved(path: Path) -> Path:
         return path.resolve(strict=False)
     except (OSError, RuntimeError, ValueError):
         return path.absolute()
+
+
+def _not_pulled(name: str) -> InputError:
+    return InputError(
+        f"the model {name} was not pulled yet",
+        expected="a model that `tallystick model ls` shows, or the path of a .gguf file",
+        found=f"no such model and no such file: {name}",
+        hint=f"run `tallystick model pull {name}`",
+    )
 
 
 def _require_pinned(pin: ModelPin, hashed: HashedFile) -> None:

@@ -356,6 +356,20 @@ def test_check_of_what_is_not_there(home: Path, tmp_path: Path) -> None:
     assert describe("m", home).facts == pin.facts
 
 
+def test_a_model_of_the_catalogue_that_was_not_pulled_is_told_how(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="was not pulled") as caught:
+        resolve("smollm2-135m-instruct", home)
+    assert caught.value.hint == "run `tallystick model pull smollm2-135m-instruct`"
+    with pytest.raises(InputError, match="no such model file") as caught:
+        resolve("smollm2", home)
+    assert "model ls" in str(caught.value.hint)
+    write(tmp_path / "smollm2-135m-instruct", MODEL)  # a file of that name is a model like any
+    assert resolve("smollm2-135m-instruct", home).pin is None
+
+
 def test_a_model_that_changes_in_use_is_noticed(home: Path, tmp_path: Path) -> None:
     _, path = added(home, tmp_path)
     with open_model(resolve("m", home)) as handle:
