@@ -23,6 +23,7 @@ from tallystick.store.files import opened_directory
 from tallystick.store.home import ensure_private_dir, make_private_dirs, unavailable
 
 _OTHERS: Final = 0o077
+_PUBLIC_PEM: Final = b"-----BEGIN PUBLIC KEY-----"
 # O_NONBLOCK: a FIFO must be refused, not waited for.
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -149,9 +150,15 @@ def read_secret(
             f"the {kind.name} cannot be opened", found=f"{path}: {os.strerror(error.errno or 0)}"
         ) from None
     try:
-        _check_secret_file(os.fstat(descriptor), path, modes, kind)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"the {kind.name} is not a plain file", found=str(path))
         with open(descriptor, "rb", closefd=False) as file:
             data = file.read(max_bytes + 1)
+        # Before the mode: what to do about that is wrong advice for a file that is no secret.
+        if kind is KEY_FILE and data.lstrip().startswith(_PUBLIC_PEM):
+            raise _public_key(path)
+        _check_secret_file(status, path, modes, kind)
     finally:
         os.close(descriptor)
     if len(data) > max_bytes:
@@ -163,11 +170,18 @@ def read_secret(
     return data
 
 
+def _public_key(path: Path) -> InputError:
+    return InputError(
+        "this is a public key, and a private key was expected",
+        expected="a signing key file, as `tallystick keys new` writes it",
+        found=f"{path}: a PEM block 'PUBLIC KEY'",
+        hint="give the private key file; `keys new` wrote the public one beside it, with .pub.pem",
+    )
+
+
 def _check_secret_file(
     status: os.stat_result, path: Path, modes: tuple[int, ...], kind: SecretKind
 ) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"the {kind.name} is not a plain file", found=str(path))
     _check_owner_only(status, path, kind)
     mode = stat.S_IMODE(status.st_mode)
     if modes and mode not in modes:

@@ -455,3 +455,19 @@ def test_a_key_document_shows_no_seed_in_its_repr() -> None:
 
 def test_pem_from_a_file_is_a_public_key(clear: Path) -> None:
     assert PublicKey.from_pem(public_key_path(clear).read_bytes()) == KEY.public
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+@pytest.mark.parametrize("before", ["", "\n"])
+def test_a_public_key_is_no_signing_key_whatever_its_mode(
+    mode: int, before: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "alice.pub.pem"
+    path.write_text(before + SigningKey.generate().public.pem())
+    path.chmod(mode)
+    for read in (lambda: read_key(path, bytes), lambda: describe_key(path)):
+        with pytest.raises(InputError, match="this is a public key") as caught:
+            read()
+        assert "a signing key file" in str(caught.value.expected)
+        assert "private key file" in str(caught.value.hint)
+        assert "chmod" not in str(caught.value)
