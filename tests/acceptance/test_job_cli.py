@@ -104,6 +104,20 @@ def job(engine_home: EngineHome, folder: Path, toy_llama: Path) -> Job:
     return Job(toy_llama, (a, b), (first, second), (sets[0], sets[1]))
 
 
+def test_a_key_made_for_an_order_is_announced(
+    engine_home: EngineHome, toy_llama: Path, job: Job, tmp_path: Path
+) -> None:
+    home = engine_home.copied_to(tmp_path / "home")
+    for path in (home.path / "keys").glob("default.*"):
+        path.unlink()
+    words = ("--worker", job.workers[0].public)
+    first = order(home, toy_llama, tmp_path / "first", *words)
+    again = order(home, toy_llama, tmp_path / "again", *words)
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    assert first.stderr.count("made a signing key, because there was none: ed25519:") == 1
+    assert "made a signing key" not in again.stderr
+
+
 def test_tickets_are_private_and_one_for_each_worker(job: Job) -> None:
     for slot, path in enumerate(job.tickets):
         assert path.name == f"slot-{slot}.ticket"

@@ -13,7 +13,7 @@ import click
 
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import json_option, threads_option
-from tallystick.cli.output import emit, note
+from tallystick.cli.output import emit, note, note_new_key
 from tallystick.cli.passphrase import passphrase_options, passphrase_source
 from tallystick.cli.progress import WorkProgress
 from tallystick.cli.run import Stream
@@ -120,7 +120,7 @@ def _perform(
     clock.lap("run")
     if result.default_key_created:
         note("")
-        note(f"made a signing key, because there was none: {result.signer}")
+        note_new_key(result.signer)
     if result.default_audit_key_created:
         note("made an audit key, because there was none: keep it, it opens your receipts")
     key = show_key().public_key_file

@@ -18,7 +18,7 @@ from tallystick.cli.options import (
     network_option,
     threads_option,
 )
-from tallystick.cli.output import emit, printable
+from tallystick.cli.output import emit, note_new_key, printable
 from tallystick.cli.passphrase import passphrase_options, passphrase_source
 from tallystick.cli.progress import WorkProgress
 from tallystick.cli.run import Stream, read_prompt, show
@@ -121,6 +121,8 @@ def order(
             signer=SignerChoice(key_file, passphrase),
             on_progress=progress.update,
         )
+    if placed.default_key_created:
+        note_new_key(placed.signer)
     emit(_document(placed), as_json=as_json, lines=_words(placed))
 
 

@@ -71,6 +71,11 @@ def note(line: str) -> None:
     click.echo(printable(line), err=True)
 
 
+def note_new_key(signer: str) -> None:
+    """Say on stderr that the default signing key was made just now; ``signer`` is its id."""
+    note(f"made a signing key, because there was none: {signer}")
+
+
 def note_error(what: str, error: TallystickError) -> None:
     """Write an error that does not end the program, after what it is about."""
     first, *more = error.lines()

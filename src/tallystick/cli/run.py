@@ -11,7 +11,7 @@ import click
 from tallystick.cli.asking import Asked, request_options
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import PATH, json_option, model_option, threads_option
-from tallystick.cli.output import emit_json, note, printable_text
+from tallystick.cli.output import emit_json, note, note_new_key, printable_text
 from tallystick.cli.passphrase import passphrase_options, passphrase_source
 from tallystick.cli.progress import WorkProgress
 from tallystick.errors import UsageError
@@ -196,7 +196,7 @@ def show(result: RunResult, *, as_json: bool) -> None:
     if as_json:
         emit_json(_document(result))
     if result.default_key_created:
-        note(f"made a signing key, because there was none: {result.signer}")
+        note_new_key(result.signer)
     if result.default_audit_key_created:
         note(
             "made an audit key, because there was none: it opens the private half of your receipts"

@@ -31,11 +31,17 @@ _MAX_WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class PlacedOrder:
-    """A job that was ordered: its class, its id (64 hex digits), its tickets by slot."""
+    """A job that was ordered: its class, its id (64 hex digits), its tickets by slot.
+
+    ``signer`` is the id of the key that signed it; ``default_key_created`` says that this key was
+    made on the occasion.
+    """
 
     job_class: str
     scheduler_job_id: str
     tickets: tuple[Path, ...]
+    signer: str
+    default_key_created: bool
 
 
 def place_order(
@@ -65,7 +71,7 @@ def place_order(
     with prepare(output_dir) as place:
         chosen = resolve(model, where, on_progress)
         profile = model_profile(pinned_facts(chosen))
-        scheduler = existing_key(signer or SignerChoice(), where) or default_key(where)[0]
+        scheduler, created = _scheduler(signer or SignerChoice(), where)
         run = declare(options, chosen.digest, chosen.facts, commit_key(where))
         issued = epoch_of(now_ms())
         terms = JobTerms(
@@ -81,7 +87,13 @@ def place_order(
             run, terms, scheduler, tuple(key.raw for key in keys), os.urandom(SALT_BYTES)
         )
         paths = write_tickets(place, tuple(encode_bytes(ticket) for ticket in tickets(run, job)))
-    return PlacedOrder(terms.job_class.name.lower(), terms.scheduler_job_id.hex(), paths)
+    return PlacedOrder(
+        terms.job_class.name.lower(),
+        terms.scheduler_job_id.hex(),
+        paths,
+        signer=scheduler.public.key_id,
+        default_key_created=created,
+    )
 
 
 def declare_run(
@@ -109,6 +121,11 @@ def declare_run(
     except OSError as error:
         raise unavailable(output, error) from error
     return run
+
+
+def _scheduler(choice: SignerChoice, home: Path) -> tuple[SigningKey, bool]:
+    known = existing_key(choice, home)
+    return default_key(home) if known is None else (known, False)
 
 
 def _job_class(scheduler: SigningKey, workers: tuple[PublicKey, ...]) -> JobClass:
