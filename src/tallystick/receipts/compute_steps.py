@@ -46,6 +46,10 @@ from tallystick.receipts.papers import (
     require_same,
 )
 
+_NAME_THE_SIGNER: Final = (
+    "give the signer's public key with --key, or a trust policy that has it, if you trust it"
+)
+
 
 def check_binding(case: ComputeCase) -> StepOutcome:
     """1 structure: the receipt's fields among themselves, and the bundle's tie to its bytes."""
@@ -111,6 +115,7 @@ def check_signer(case: ComputeCase) -> StepOutcome:
             "the worker's key is not one of the trusted keys",
             expected=f"one of {len(trusted)} keys",
             found=worker.key_id,
+            hint=_NAME_THE_SIGNER,
         )
     try:
         worker.verify(signature, message)
@@ -137,9 +142,24 @@ def _check_trusted_signer(case: ComputeCase, signature: bytes, message: bytes) -
             continue
         _check_worker_id(case, key)
         return f"signed by {key.key_id}; owner and credential not opened: {withheld}"
-    raise EvidenceError(
-        "compute receipt: the signature does not hold",
-        expected=f"a signature by one of {len(case.context.worker_keys)} trusted keys",
+    raise _not_signed_by_trusted(case)
+
+
+def _not_signed_by_trusted(case: ComputeCase) -> EvidenceError:
+    """Tell a signer that nobody trusts from a signature that a trusted one did not make.
+
+    The receipt names its signer by a key id, which is a digest: without the key itself nobody can
+    say whether its signature is good, so the name is shown as the receipt's own word.
+    """
+    trusted, named = case.context.worker_keys, case.documents.observed.worker_id
+    expected = f"a signature by one of {len(trusted)} trusted keys"
+    if named in {key.key_id for key in trusted}:
+        return EvidenceError("compute receipt: the signature does not hold", expected=expected)
+    return EvidenceError(
+        "compute receipt: the signer is not one of the trusted keys",
+        expected=expected,
+        found=f"the receipt names {named}, whose key is not here",
+        hint=_NAME_THE_SIGNER,
     )
 
 

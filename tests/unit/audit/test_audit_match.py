@@ -235,8 +235,10 @@ def test_a_side_that_does_not_verify_is_named() -> None:
         with pytest.raises(EvidenceError, match=f"{side} does not verify: step 1 ") as caught:
             match_sets(*sides, VerifyContext(BOTH, NOW))
         assert caught.value.exit_code == 1
-    with pytest.raises(EvidenceError, match="B does not verify: step 4 "):
+    with pytest.raises(EvidenceError, match="B does not verify: step 4 ") as untold:
         match_sets(A.files(), B.files(), VerifyContext(TRUST, NOW))
+    assert "the signer is not one of the trusted keys" in str(untold.value)
+    assert "--key" in str(untold.value.hint)
     with pytest.raises(NothingToVerifyError):
         match_sets(A.files(), {}, VerifyContext(BOTH, NOW))
     with pytest.raises(NoTrustError):

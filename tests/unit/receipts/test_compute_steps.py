@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tallystick.attest.keys import PublicKey
 from tallystick.canonical.hashing import sha256
 from tallystick.compute.rules import RULES_V2
 from tallystick.contracts.bundle import BundlePublic
@@ -406,6 +407,43 @@ def test_a_trusted_key_is_asked_for_even_when_the_bundle_is_open() -> None:
     assert "not one of the trusted keys" in said[4]
     both = ComputeContext(worker_keys=(STRANGER.public, WORKER.public))
     assert failed(run(ALL.documents, both)) == []
+
+
+def signer_error(documents: ComputeDocuments, *trusted: PublicKey) -> EvidenceError:
+    """What step 4 raises while the private part is locked."""
+    case = ComputeCase(replace(documents, private=None), ComputeContext(worker_keys=trusted))
+    with pytest.raises(EvidenceError) as caught:
+        COMPUTE_STEPS[4](case)
+    return caught.value
+
+
+@pytest.mark.parametrize("public_half", [ALL.documents.public, None], ids=["locked", "withheld"])
+def test_a_signer_that_nobody_trusts_is_named_as_the_receipt_names_him(
+    public_half: BundlePublic | None,
+) -> None:
+    """A key id is no key: whether the signature is his cannot be told, and is not said."""
+    documents = replace(ALL.documents, private=None, public=public_half)
+    error = signer_error(documents, STRANGER.public)
+
+    assert "the signer is not one of the trusted keys" in error.message
+    assert error.found == f"the receipt names {WORKER.public.key_id}, whose key is not here"
+    assert "--key" in str(error.hint)
+
+
+def test_an_opened_bundle_says_who_signed_and_how_to_trust_him() -> None:
+    case = ComputeCase(ALL.documents, ComputeContext(worker_keys=(STRANGER.public,)))
+    with pytest.raises(EvidenceError, match="not one of the trusted keys") as caught:
+        COMPUTE_STEPS[4](case)
+
+    assert caught.value.found == WORKER.public.key_id
+    assert "--key" in str(caught.value.hint)
+
+
+def test_a_bad_signature_in_the_name_of_a_trusted_key_does_not_hold() -> None:
+    error = signer_error(by_stranger(ALL), WORKER.public)
+
+    assert "the signature does not hold" in error.message
+    assert (error.found, error.hint) == (None, None)
 
 
 @pytest.mark.parametrize(("epoch", "holds"), [(498_899, False), (498_923, True), (498_924, False)])
