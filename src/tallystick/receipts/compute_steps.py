@@ -60,7 +60,7 @@ def check_binding(case: ComputeCase) -> StepOutcome:
         return NotChecked(BUNDLE_WITHHELD)
     require_same("bundle.receipt_binding", receipt_binding(documents.palw), public.receipt_binding)
     require_same("bundle.receipt_id", receipt_id(case.body), public.receipt_id)
-    return f"compute receipt {receipt_id(case.body).hex()[:16]} and its bundle"
+    return f"compute receipt id {receipt_id(case.body).hex()[:16]} and its bundle"
 
 
 def check_window(case: ComputeCase) -> StepOutcome:

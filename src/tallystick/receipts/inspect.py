@@ -47,7 +47,7 @@ class ReceiptSummary:
             ("worker's state root", observed.worker_state_root or "none"),
             ("expert routes", evidence.expert_route_root or "none"),
             ("GEMM trace", evidence.gemm_trace_root or "none"),
-            ("compute receipt", observed.compute_receipt_digest),
+            ("compute receipt file", observed.compute_receipt_digest),
             ("sandbox", f"{core.sandbox.profile}, enforced: {observed.enforcement_level}"),
             ("egress probes", observed.egress_audit.result.replace("_", " ")),
             ("run", f"{observed.run_id}, {observed.start_time} to {observed.end_time}"),

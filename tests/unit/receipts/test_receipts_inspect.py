@@ -23,6 +23,15 @@ def test_the_summary_names_what_a_reader_asks_for() -> None:
     assert "GGML_CPU_TILED_MM=0" in rows["policy"]
 
 
+def test_the_compute_receipts_file_is_not_named_like_its_id() -> None:
+    """`verify` says the compute receipt's id, `inspect` the digest of its file."""
+    built = make_set()
+    rows = dict(inspect_receipt(data_of(built, RECEIPT)).rows())
+    assert rows["compute receipt file"] == built.receipt.observed.compute_receipt_digest
+    assert "compute receipt" not in rows
+    assert "compute receipt id " in built.report.steps[0].detail
+
+
 def test_both_halves_follow_the_receipt() -> None:
     with_states = inspect_receipt(data_of(make_set(), RECEIPT))
     without = inspect_receipt(data_of(make_set(make_run(evidence=()), stateless()), RECEIPT))
