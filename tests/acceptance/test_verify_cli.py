@@ -14,7 +14,7 @@ import pytest
 
 from tallystick.contracts.layout import BUNDLE, MARKER, MEMBERS
 from tests.support.forgery import Forger
-from tests.support.sets import PROMPT, SIGNER, STRANGER, make_facts, make_set
+from tests.support.sets import AUDIT_KEY, PROMPT, SIGNER, STRANGER, make_facts, make_set
 from tests.support.written import write_set
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
@@ -256,6 +256,28 @@ def test_a_withheld_bundle_still_verifies(tallystick: Program, directory: Path, 
     result = tallystick("verify", directory, "--key", key)
     assert result.returncode == 0
     assert "not checked  openings: the verification bundle is withheld" in result.stdout
+
+
+def test_only_the_key_of_a_withheld_bundle_is_no_trust(
+    tallystick: Program, directory: Path, key: Path, tmp_path: Path
+) -> None:
+    """Nothing was judged: that is exit 4, and one set says nothing about another."""
+    audit = tmp_path / "audit.key"
+    audit.write_bytes(AUDIT_KEY.raw)
+    audit.chmod(0o600)
+    whole = write_set(tmp_path / "whole", OTHER.members, OTHER.marker)
+    file_of(directory, BUNDLE.suffix).unlink()
+    result = tallystick("verify", directory, "--audit-key-file", audit)
+    assert (result.returncode, result.stderr) == (4, "")
+    assert result.stdout.startswith(f"no trust  {directory}\n")
+    assert "expected: --key FILE or --trust-policy FILE, or the set's bundle" in result.stdout
+    assert "FAILED" not in result.stdout
+    both = tallystick("verify", directory, whole, "--audit-key-file", audit, "--json")
+    assert both.returncode == 4
+    verdicts = [outcome["verdict"] for outcome in json.loads(both.stdout)["outcomes"]]
+    assert verdicts == ["no trust", "verified"]
+    trusted = tallystick("verify", directory, "--audit-key-file", audit, "--key", key)
+    assert trusted.returncode == 0
 
 
 def test_nothing_recognisable_is_exit_4(tallystick: Program, key: Path, tmp_path: Path) -> None:

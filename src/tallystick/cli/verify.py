@@ -24,7 +24,7 @@ from tallystick.cli.options import (
     trust_policy_option,
 )
 from tallystick.cli.output import emit, printable
-from tallystick.errors import UnavailableError, UsageError
+from tallystick.errors import NoTrustError, UnavailableError, UsageError
 from tallystick.receipts.files import (
     Checks,
     NamedFiles,
@@ -177,6 +177,8 @@ def _outcome(outcome: PathOutcome) -> JSONValue:
 
 
 def _no_verdict(outcome: PathOutcome) -> str:
+    if isinstance(outcome.problem, NoTrustError):
+        return "no trust"
     return "not now" if isinstance(outcome.problem, UnavailableError) else "nothing to verify"
 
 

@@ -23,6 +23,7 @@ from tallystick.errors import (
     UnavailableError,
     UsageError,
 )
+from tallystick.receipts.compute_case import BUNDLE_WITHHELD
 from tallystick.receipts.report import Restoration, Status, VerificationReport
 from tallystick.receipts.sealing import bundle_id, bundle_key_of, open_with, parse
 from tallystick.receipts.verify import VerifyContext, failed_report, verify_with
@@ -43,7 +44,7 @@ class PathOutcome:
     """What became of one set, or of one path without a readable set.
 
     Exactly one of ``report`` and ``problem`` is present: a problem (nothing recognisable, an
-    incomplete set, a state store in use) is no verdict about evidence.
+    incomplete set, no key to verify with, a state store in use) is no verdict about evidence.
     """
 
     path: Path
@@ -198,6 +199,9 @@ def _verify_location(
             raise NothingToVerifyError(
                 f"{loaded.withheld[0]} cannot be read: the set is incomplete"
             )
+        untrusted = _without_any_key(loaded.files, location, context)
+        if untrusted is not None:
+            return PathOutcome(path, None, untrusted)
         report = verify_with(loaded.files, context)
         return PathOutcome(path, _restored(report, loaded.files, context), None)
     except EvidenceError as error:
@@ -206,14 +210,33 @@ def _verify_location(
         return PathOutcome(path, None, problem)
 
 
+def _without_any_key(
+    files: Mapping[str, bytes], location: SetLocation, context: VerifyContext
+) -> NoTrustError | None:
+    """Return the problem where only the bundle could name a signer's key, and it is withheld.
+
+    That says nothing about the set: without a key a signature is neither good nor bad.
+    """
+    named = context.trust is not None or BUNDLE.name(location.set_id) in files
+    if named or context.key is None:
+        return None
+    return NoTrustError(
+        "no trust was given, and the bundle that would name a key is withheld",
+        expected="--key FILE or --trust-policy FILE, or the set's bundle",
+        hint="the bundle's key opens nothing here: give the signer's public key with --key",
+    )
+
+
 def _restored(
     report: VerificationReport, files: Mapping[str, bytes], context: VerifyContext
 ) -> VerificationReport:
     """Compare the state store's row with what was verified, where both can be seen."""
     state = files.get(STATE.name(report.set_id))
     bundle = files.get(BUNDLE.name(report.set_id))
-    if not report.verified or context.key is None or state is None or bundle is None:
+    if not report.verified:
         return report
+    if context.key is None or state is None or bundle is None:
+        return replace(report, restoration=_not_compared(context.key, state, bundle))
     entry = entry_of(
         files[COMPUTE_RECEIPT.name(report.set_id)],
         bundle_id=bundle_id(bundle),
@@ -226,6 +249,19 @@ def _restored(
         return replace(report, restoration=failed, proves=(), does_not_prove=())
     words = "the state store holds this receipt, value by value"
     return replace(report, restoration=Restoration(Status.PASSED, words))
+
+
+def _not_compared(
+    key: AuditKey | BundleKey | None, state: bytes | None, bundle: bytes | None
+) -> Restoration:
+    """Say which of what the comparison needs is missing."""
+    needed = (
+        (state, "the state store is not here"),
+        (bundle, BUNDLE_WITHHELD),
+        (key, "no key for the bundle was given"),
+    )
+    missing = [words for thing, words in needed if thing is None]
+    return Restoration(Status.NOT_CHECKED, "; ".join(missing))
 
 
 def load_trust(keys: Sequence[Path], policy: Path | None) -> TrustPolicy:

@@ -119,6 +119,26 @@ def test_without_a_key_nothing_is_restored(directory: Path) -> None:
     assert caught.value.exit_code == 4
 
 
+@pytest.mark.parametrize(
+    ("gone", "key", "words"),
+    [
+        ((), None, "no key for the bundle was given"),
+        ((STATE,), AUDIT_KEY, "the state store is not here"),
+        ((BUNDLE,), AUDIT_KEY, "the verification bundle is withheld"),
+        ((STATE,), None, "the state store is not here; no key for the bundle was given"),
+    ],
+)
+def test_what_the_store_was_not_compared_for_is_named(
+    directory: Path, gone: tuple[MemberKind, ...], key: Any, words: str
+) -> None:
+    for kind in gone:
+        file_of(directory, kind).unlink()
+    report = report_of(verify_all([directory], Checks(TRUST, key)))
+    assert report.verified
+    assert report.restoration.status is Status.NOT_CHECKED
+    assert report.restoration.detail == words
+
+
 def other_value(name: str) -> Any:
     value = getattr(ENTRY, name)
     if isinstance(value, JobClass):
