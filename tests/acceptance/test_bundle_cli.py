@@ -118,6 +118,18 @@ def test_documents_are_named_by_field(tmp_path: Path) -> None:
     assert tallystick(tmp_path, "contracts", "validate").returncode == 2
 
 
+def test_a_file_that_is_no_json_is_no_document(tmp_path: Path) -> None:
+    page, cut = tmp_path / "README.md", tmp_path / "cut.json"
+    page.write_text("# Title")
+    cut.write_text('{"schema":')
+    result = tallystick(tmp_path, "contracts", "validate", page)
+    assert result.returncode == 4
+    assert (result.stdout + result.stderr).count("not a document that is known here") == 1
+    for word in ("expected: ", "found: ", "what to do: "):
+        assert word in result.stderr
+    assert tallystick(tmp_path, "contracts", "validate", page, cut).returncode == 1
+
+
 def test_the_example_s_tiles_are_what_its_script_draws(tmp_path: Path) -> None:
     shutil.copy(EXAMPLE / "make_tiles.py", tmp_path)
     subprocess.run([sys.executable, tmp_path / "make_tiles.py"], check=True)

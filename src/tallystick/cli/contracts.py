@@ -10,7 +10,7 @@ import click
 
 from tallystick.cli.options import PATH, json_option
 from tallystick.cli.output import emit, note_error
-from tallystick.errors import EvidenceError, TallystickError
+from tallystick.errors import EvidenceError, NothingToVerifyError, TallystickError
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
@@ -54,9 +54,22 @@ def _outcome(path: Path) -> ValidDocument | TallystickError:
     from tallystick.store.files import read_given
 
     try:
-        return validate_document(read_given(path, max_bytes=MAX_DOCUMENT_BYTES, what="the file"))
+        data = read_given(path, max_bytes=MAX_DOCUMENT_BYTES, what="the file")
+        _require_document(data)
+        return validate_document(data)
     except TallystickError as error:
         return error
+
+
+def _require_document(data: bytes) -> None:
+    # A damaged document still begins as one, and is invalid; this is none at all.
+    if not data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
+        raise NothingToVerifyError(
+            "not a document that is known here",
+            expected="a JSON object with a schema field",
+            found="no JSON object" if data else "an empty file",
+            hint="name a document of a kind that `tallystick` writes",
+        )
 
 
 def _document(path: Path, found: ValidDocument | TallystickError) -> JSONValue:
@@ -80,6 +93,8 @@ def _document(path: Path, found: ValidDocument | TallystickError) -> JSONValue:
 
 
 def _line(path: Path, found: ValidDocument | TallystickError) -> str:
-    if isinstance(found, TallystickError):
+    if isinstance(found, EvidenceError):
         return f"{path}: not valid: {found.message}"
+    if isinstance(found, TallystickError):
+        return f"{path}: no document known here"  # why: on standard error
     return f"{path}: valid {found.schema}, {found.digest}"
