@@ -38,7 +38,9 @@ from tallystick.evidence.observer.records import (
 from tallystick.evidence.observer.sketch import SKETCH_ELEMENTS
 from tallystick.evidence.observer.states import AwaitingPrefill, State, advance, position, steps
 
+_BEGINNING: Final = b'{"cuda_kernel_trace":'  # the first of a header's sorted keys
 _MAX_DEPTH: Final = 8
+_MAX_FOREIGN_DEPTH: Final = 32  # of a file of another kind, which is to be recognised as one
 _WHERE: Final = "transcript"
 
 
@@ -92,8 +94,9 @@ class TranscriptReader:
         """Say that there are no more bytes, and return what the transcript was."""
         self._require_sound()
         if self._line or self._header is None or self._result is None:
+            error = self._unfinished()
             self._poison()
-            raise EvidenceError("the transcript is cut short", expected="a last line, the result")
+            raise error
         prefill, decoded = steps(self._state)
         return Transcript(
             self._header,
@@ -103,6 +106,16 @@ class TranscriptReader:
             self._routes,
             prefill,
             decoded,
+        )
+
+    def _unfinished(self) -> EvidenceError:
+        line = bytes(self._line)
+        if self._header is None and line and not _may_begin(line, self._limits.line):
+            return _no_transcript()
+        return EvidenceError(
+            "the transcript is cut short",
+            expected="a last line, the result",
+            hint="copy it whole; if its run failed there is no more of it: observe again",
         )
 
     def _require_sound(self) -> None:
@@ -141,6 +154,8 @@ class TranscriptReader:
             if again is not None:
                 self._take_in_order(again)
                 return again
+        if self._header is None and not _may_begin(line, self._limits.line):
+            raise _no_transcript()
         value = parse_canonical(line, max_bytes=self._limits.line, max_depth=_MAX_DEPTH)
         kind = _kind(value)
         if (kind is Header) != (self._header is None):
@@ -263,6 +278,26 @@ def read_transcript(pieces: Iterable[bytes], limits: Limits | None = None) -> Tr
     for piece in pieces:
         reader.feed(piece)
     return reader.finish()
+
+
+def _may_begin(line: bytes, max_bytes: int) -> bool:
+    """Say whether ``line``, the first, is of a transcript: any record's, or a damaged one."""
+    if line.startswith(_BEGINNING):
+        return True
+    try:
+        value = parse_canonical(line, max_bytes=max_bytes, max_depth=_MAX_FOREIGN_DEPTH)
+    except EvidenceError:
+        return line.startswith(b"{")
+    return isinstance(value, dict) and "record" in value
+
+
+def _no_transcript() -> EvidenceError:
+    return EvidenceError(
+        "this is not a transcript of `tallystick observe`",
+        expected="the header as the first line",
+        found="something else",
+        hint="give the file that the output of `tallystick observe` was written to",
+    )
 
 
 def _kind(value: JSONValue) -> type[Record]:

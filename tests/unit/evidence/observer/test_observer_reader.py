@@ -214,3 +214,30 @@ def test_steps_are_accepted_in_one_order_only(steps: list[tuple[str, int]]) -> N
         allowed = [(phase, step), (phase, step + 1)]
         if phase == "prefill":
             allowed.append(("decode", 0))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"core":{"schema":"another"}}',
+        b'{"core":{"a":[[[[[[[[[[1]]]]]]]]]]}}',
+        b'{"core":1}\n',
+        b"[1]",
+        b"# A page\n\nWith text.\n",
+        b"# A page",
+        b"\n",
+        b"GGUF\x00\xff",
+    ],
+)
+def test_a_file_of_another_kind_is_no_transcript(data: bytes) -> None:
+    with pytest.raises(EvidenceError, match="not a transcript") as caught:
+        read_transcript([data])
+    assert "header" in str(caught.value.expected)
+    assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize("end", [1, 9, -1, -200])
+def test_a_transcript_that_is_cut_short_says_what_to_do(end: int) -> None:
+    with pytest.raises(EvidenceError, match="cut short") as caught:
+        read_transcript([reference.transcript("graph")[:end]])
+    assert caught.value.hint is not None
