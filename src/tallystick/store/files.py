@@ -13,6 +13,9 @@ from typing import Literal
 
 from tallystick.errors import EvidenceError, InputError
 
+#: What to do about a file that a user named and that cannot be opened.
+CHECK_PATH = "check the path, and that you may read what is there"
+
 
 @contextlib.contextmanager
 def opened_directory(path: Path) -> Iterator[int]:
@@ -134,7 +137,9 @@ def read_given(
             os.close(descriptor)
     except OSError as error:
         raise InputError(
-            f"{what} cannot be read", found=f"{path}: {os.strerror(error.errno or 0)}", hint=hint
+            f"{what} cannot be read",
+            found=f"{path}: {os.strerror(error.errno or 0)}",
+            hint=hint or CHECK_PATH,
         ) from None
 
 

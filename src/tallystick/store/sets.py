@@ -27,7 +27,7 @@ from tallystick.contracts.layout import (
 from tallystick.contracts.opening import ReceiptSet, SetMember
 from tallystick.errors import EvidenceError, NothingToVerifyError
 from tallystick.store.database.place import require_at_rest
-from tallystick.store.files import opened_directory, read_plain, real_directory
+from tallystick.store.files import CHECK_PATH, opened_directory, read_plain, real_directory
 
 _INCOMPLETE = "the set is incomplete: ask for all public files, or run again"
 
@@ -62,9 +62,10 @@ def find_sets(path: Path) -> tuple[SetLocation, ...]:
             f"{path} is no part of an artifact set",
             expected="a directory, <id>.geoai.json or <id>.complete",
             found="no such file" if not os.path.lexists(path) else "another file",
+            hint=CHECK_PATH,
         )
     if not os.path.lexists(path):
-        raise NothingToVerifyError(f"{path} does not exist")
+        raise NothingToVerifyError(f"{path} does not exist", hint=CHECK_PATH)
     return (SetLocation(path.parent, parts[0]),)
 
 
@@ -244,5 +245,5 @@ def read_receipt(path: Path) -> bytes:
             return read_plain(descriptor, name, max_bytes=RECEIPT.max_bytes)[0]
     except OSError as error:
         raise NothingToVerifyError(
-            f"{directory / name} cannot be read", found=error.strerror
+            f"{directory / name} cannot be read", found=error.strerror, hint=CHECK_PATH
         ) from error

@@ -73,7 +73,10 @@ def check_options(options: RunOptions) -> None:
         )
     _check_sampling(options)
     if options.chat == "raw" and (options.system is not None or options.clock is not None):
-        raise UsageError("a system message or a clock needs --chat")
+        raise UsageError(
+            "a system message or a clock needs --chat",
+            hint="add --chat, or leave the system message and the clock out",
+        )
     if options.clock is not None and not 0 <= options.clock <= _MAX_CLOCK:
         raise UsageError(
             "the clock is out of range", expected=f"0 to {_MAX_CLOCK} seconds since 1970"
