@@ -53,8 +53,14 @@ def fetch_blob(transfer: Transfer) -> None:
                 transfer.partial.clear()
             failures = 0 if transfer.partial.size > before else failures + 1
             if failures >= _PATIENCE:
-                raise problem.error from None
+                raise _given_up(problem.error, transfer.partial) from None
             transfer.pause(_FIRST_PAUSE * 2.0**failures)
+
+
+def _given_up(error: UnavailableError, partial: PartialFile) -> UnavailableError:
+    if partial.size and error.hint is not None:
+        error.hint += ": what was received is kept"
+    return error
 
 
 def _complete(transfer: Transfer) -> bool:
@@ -82,7 +88,7 @@ def _fetch_once(transfer: Transfer) -> bool:
                 "the transfer broke off",
                 expected=f"{total} bytes",
                 found=f"{partial.size} bytes",
-                hint="try again: what was received is kept",
+                hint="try again",
             )
         )
     return True

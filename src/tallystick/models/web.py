@@ -114,7 +114,8 @@ class WebClient:
             with error:
                 raise self._refusal(error) from None
         except (OSError, HTTPException) as error:
-            raise _broken(error, self._what) from None
+            host = urllib.parse.urlsplit(self._base).netloc
+            raise _broken(error, f"{self._what} {host}") from None
         assert isinstance(response, HTTPResponse)
         return response
 
@@ -241,6 +242,6 @@ def _broken(error: Exception, what: str) -> BrokenTransferError:
         UnavailableError(
             f"the {what} could not be reached, or the transfer broke off",
             found=words,
-            hint="check the network and try again: what was received is kept",
+            hint="check the network and try again",
         )
     )

@@ -153,6 +153,16 @@ def test_a_hub_that_never_serves_is_given_up(stub: Stub, target: Path) -> None:
     assert nothing_left(target)
 
 
+def test_a_hub_that_is_down_is_named_and_nothing_is_said_to_be_kept(target: Path) -> None:
+    with hub_stub() as (url, hub):
+        pass
+    with pytest.raises(UnavailableError, match="could not be reached") as caught:
+        get((url, hub), target)
+    assert url.removeprefix("http://") in caught.value.message
+    assert caught.value.hint == "check the network and try again"
+    assert nothing_left(target)
+
+
 def test_a_broken_transfer_is_made_anew(stub: Stub, target: Path) -> None:
     stub[1].cut_after = [3, 0]
 

@@ -173,6 +173,7 @@ def test_a_server_that_brings_nothing_is_given_up(stub: Stub, home: Path) -> Non
     with pytest.raises(UnavailableError) as caught:
         fetch(stub, home)
     assert caught.value.exit_code == 6
+    assert str(caught.value.hint).endswith("try again: what was received is kept")
     assert folder(home) == {"tiny-model-1b-q4.gguf.partial": 70_000}
     assert len(stub[1].requests) < 10
     stub[1].cut_after = []
@@ -262,8 +263,10 @@ def test_what_is_not_there_is_an_input_error(stub: Stub, home: Path) -> None:
 def test_a_registry_that_is_down_is_unavailable(home: Path) -> None:
     with registry_stub() as (url, _):
         pass
-    with pytest.raises(UnavailableError, match="could not be reached"):
+    with pytest.raises(UnavailableError, match="could not be reached") as caught:
         fetch((url, Behaviour()), home)
+    assert url.removeprefix("http://") in caught.value.message
+    assert caught.value.hint == "check the network and try again"  # nothing was received
 
 
 @pytest.mark.parametrize(
