@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sqlite3
 from collections.abc import Callable
 from typing import Any
 
+_INSTRUCTIONS = 10
 _CALLS = ("open", "write", "fchmod", "fsync", "rename", "unlink", "close")
 
 
@@ -71,10 +73,15 @@ def before_some_instructions(countdown: Countdown) -> None:
         """The program's own handlers, which bound what only reads, count on top of ours."""
 
         def set_progress_handler(self, handler: Callable[[], int | None] | None, n: int) -> None:
-            if handler is None:
-                super().set_progress_handler(countdown, 10)
-            else:
-                super().set_progress_handler(lambda: countdown() or handler(), n)
+            turns = itertools.count(1)
+
+            def both() -> int | None:
+                countdown()
+                if handler is None or next(turns) % max(1, n // _INSTRUCTIONS):
+                    return 0
+                return handler()
+
+            super().set_progress_handler(both, _INSTRUCTIONS)
 
     connect = sqlite3.connect
 
