@@ -133,8 +133,10 @@ def test_one_bad_file_and_nothing_is_queued(tmp_path: Path, home: Path) -> None:
     found = error(tallystick(home, "submit", write_run(tmp_path), bad, "--json"), 4)
     assert found["message"].startswith(f"{bad} is no dac.InferenceRun: run: bad field max_tokens")
     assert not home.exists()
-    missing = error(tallystick(home, "submit", tmp_path / "missing.json", "--json"), 4)
-    assert missing["found"] == "No such file or directory"
+    absent = tmp_path / "missing.json"
+    missing = error(tallystick(home, "submit", absent, "--json"), 4)
+    assert missing["message"] == "the declared run cannot be read"
+    assert missing["found"] == f"{absent}: No such file or directory"
 
 
 def test_another_queue(tmp_path: Path, home: Path) -> None:

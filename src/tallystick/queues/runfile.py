@@ -36,4 +36,6 @@ def parse_run(data: bytes, *, where: str) -> InferenceRun:
 
 def read_run(path: Path) -> InferenceRun:
     """Return the run that the file ``path`` declares. Raises InputError."""
-    return parse_run(read_given(path, max_bytes=MAX_RUN_BYTES, what=str(path)), where=str(path))
+    return parse_run(
+        read_given(path, max_bytes=MAX_RUN_BYTES, what="the declared run"), where=str(path)
+    )
