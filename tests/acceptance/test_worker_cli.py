@@ -108,6 +108,7 @@ def test_what_a_service_manager_hears(
 
 def test_the_unit_fits_the_worker() -> None:
     unit = ConfigParser(interpolation=None)
+    # Directives of systemd are case-sensitive; this is the library's documented way to keep case.
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read_string(UNIT.read_text())
     service = unit["Service"]

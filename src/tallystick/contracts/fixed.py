@@ -32,6 +32,7 @@ class FixedLayout(Generic[T]):
 
     def __init__(self, kind: type[T], name: str) -> None:
         hints = get_type_hints(kind, include_extras=True)
+        # Its callers pass data classes, which no type variable can be bound to.
         names = tuple(field.name for field in fields(kind))  # type: ignore[arg-type]
         codes = tuple(_code(hints[field]) for field in names)
         self._kind = kind

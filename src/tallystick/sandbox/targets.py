@@ -97,6 +97,7 @@ def targets() -> Iterator[TargetNames]:
 def _place() -> str | None:
     """A socket's path has little room: a long temporary folder would not leave any."""
     place = tempfile.gettempdir()
+    # tempfile then makes a folder of its own in it, with an unguessable name and mode 0700.
     return "/tmp" if len(place) > _LONG_PLACE else None  # noqa: S108
 
 

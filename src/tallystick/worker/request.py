@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import time
-import uuid
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -18,6 +16,7 @@ from tallystick.contracts.request import PRODUCER, RUN_SCHEMA, Chat, ExpectedDig
 from tallystick.contracts.runtime import ROW_CLASS, SEQUENTIAL
 from tallystick.contracts.sandbox_profile import NONE, SandboxProfile
 from tallystick.errors import InputError, UsageError
+from tallystick.store.ids import uuid7
 
 MAX_PROMPT_BYTES: Final = 1024 * 1024
 MAX_TOKENS: Final = 1024
@@ -171,14 +170,6 @@ def canonical_temperature(text: str) -> str:
         )
     whole, places = divmod(exact.numerator, 10**_PLACES)
     return f"{whole}.{places:0{_PLACES}}".rstrip("0").rstrip(".")
-
-
-def uuid7() -> str:
-    """Return a UUID of version 7 (RFC 9562): 48 bits of milliseconds, then random bits."""
-    value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
-    value = value & ~(0xF << 76) | (0x7 << 76)
-    value = value & ~(0x3 << 62) | (0x2 << 62)
-    return str(uuid.UUID(int=value))
 
 
 def declare(

@@ -11,9 +11,10 @@ from tallystick.errors import InputError
 from tallystick.models.registry import ModelFile
 from tallystick.receipts.scheduling import open_ticket
 from tallystick.sandbox.profiles import load_profile
+from tallystick.store.ids import uuid7
 from tallystick.worker.declared import check_declared
 from tallystick.worker.papers import RunPapers, own_papers, papers_of_ticket
-from tallystick.worker.request import RunOptions, check_options, declare, uuid7
+from tallystick.worker.request import RunOptions, check_options, declare
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,5 +131,6 @@ class StopSwitch:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in reversed(self._before):
             with contextlib.suppress(TypeError):  # a handler that no Python code had set
+                # None, of which the type checker warns, is the TypeError that is expected here.
                 signal.signal(number, handler)  # type: ignore[arg-type]
         self._before.clear()

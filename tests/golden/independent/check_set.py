@@ -286,6 +286,7 @@ def main(folder: str, audit_key: str, key: str) -> int:
     try:
         found = check_set(files, Path(audit_key).read_bytes(), bytes.fromhex(key))
     except RefusedError as error:
+        # A program of its own, whose answer is what it prints.
         print(f"refused: {error}")  # noqa: T201
         return 1
     print(f"holds: {text(found['receipt']['digest'])}")  # noqa: T201

@@ -18,6 +18,7 @@ from tallystick.contracts.codec import decode, encode
 from tallystick.contracts.request import Chat, InferenceRun
 from tallystick.contracts.types import Pattern, Temperature, UuidText
 from tallystick.errors import InputError, TallystickError, UsageError
+from tallystick.store.ids import uuid7
 from tallystick.worker.request import (
     MAX_PROMPT_BYTES,
     RunOptions,
@@ -25,7 +26,6 @@ from tallystick.worker.request import (
     check_options,
     declare,
     decode_prompt,
-    uuid7,
 )
 from tests.support.documents import digest_of, example_facts
 
