@@ -90,6 +90,10 @@ class NothingToVerifyError(InputError):
     """Nothing recognisable to verify, or a set that is incomplete."""
 
 
+class ModelNotHereError(InputError):
+    """This worker does not have the model of a run; another one may."""
+
+
 class NoTrustError(InputError):
     """No trust was given: there is no default trust."""
 

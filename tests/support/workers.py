@@ -13,11 +13,14 @@ from tallystick.contracts.request import InferenceRun
 from tallystick.errors import UnavailableError
 from tallystick.queues.memory import memory_queue
 from tallystick.queues.port import Job, Lease, Queue
+from tallystick.store.announced import FOLDER
 from tallystick.store.artifacts import Member, prepare_under
-from tallystick.worker.loop import Listener, Turn, Worker
+from tallystick.worker.loop import Worker
+from tallystick.worker.publishing import Planned
 from tallystick.worker.run import Guard, RunResult
 from tallystick.worker.settings import DEFAULTS
 from tallystick.worker.stopping import StopSwitch
+from tallystick.worker.turns import Listener, Turn
 from tests.support.documents import digest_of, example_receipt
 from tests.support.queues import job_id, make_run
 
@@ -44,7 +47,7 @@ def plain_run(number: int = 0, **changes: Any) -> InferenceRun:
 def leave_set(receipts: Path, guard: Guard) -> RunResult:
     """Leave a set as a run does: claimed, guarded, published."""
     with prepare_under(receipts) as place:
-        guard()
+        guard(Planned(SET_ID, digest_of("a receipt"), digest_of("a marker")))
         directory = place.write(
             (Member(f"{SET_ID}.json", b"{}", "public"),),
             Member(MARKER.name(SET_ID), b"{}", "public"),
@@ -81,7 +84,13 @@ class Bench:
 
     def sets(self) -> list[str]:
         """Return what is in the folder of receipts, pending directories included."""
-        return sorted(p.name for p in self.receipts.iterdir()) if self.receipts.exists() else []
+        found = self.receipts.iterdir() if self.receipts.exists() else ()
+        return sorted(path.name for path in found if path.name != FOLDER)
+
+    def notes(self) -> list[str]:
+        """Return the notes of sets that the queue was not told of yet."""
+        folder = self.receipts / FOLDER
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
     def submit(self, *numbers: int, **changes: Any) -> None:
         for number in numbers:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
     from tallystick.errors import UnavailableError
     from tallystick.queues.spool import CollectedFiles
-    from tallystick.worker.loop import Turn
+    from tallystick.worker.turns import Turn
 
 
 @click.command(name="worker")
@@ -35,11 +35,12 @@ def command(config: Path | None, once: bool, as_json: bool) -> None:
     require_engine()
     from tallystick.queues.sqlite.adapter import open_queue, queue_path
     from tallystick.store.home import home
-    from tallystick.worker.loop import Listener, Worker, new_worker_id
+    from tallystick.worker.loop import Worker, new_worker_id
     from tallystick.worker.notify import Notifier
     from tallystick.worker.reporting import Reporter
     from tallystick.worker.settings import DEFAULTS, read_settings
     from tallystick.worker.stopping import StopSwitch
+    from tallystick.worker.turns import Listener
 
     place = home()
     settings = DEFAULTS if config is None else read_settings(config)

@@ -28,6 +28,7 @@ from tallystick.queues.port import (
     JobState,
     Lease,
     LeaseEnd,
+    LeaseName,
     PastLease,
     Submission,
 )
@@ -53,8 +54,15 @@ class Records(Protocol):
         """Return the records that ``name`` may mean, two at most."""
         ...
 
-    def first_due(self, now: Moment) -> Record | None:
-        """Return, of the pending and leased jobs that are due, the one whose turn it is."""
+    def first_due(self, now: Moment, without_models: Sequence[str]) -> Record | None:
+        """Return, of the pending and leased jobs that are due, the one whose turn it is.
+
+        Jobs of the models ``without_models`` have no turn.
+        """
+        ...
+
+    def waits(self, without_models: Sequence[str]) -> bool:
+        """Say whether a job of any but these models is pending."""
         ...
 
     def add(self, job: Job, due: Moment, run: bytes) -> None:
@@ -146,11 +154,15 @@ class JobQueue:
 
         return self._transactions.write(work)
 
-    def claim(self, worker_id: str, *, lease_seconds: float) -> Lease | None:
+    def claim(
+        self, worker_id: str, *, lease_seconds: float, without_models: Sequence[str] = ()
+    ) -> Lease | None:
         """Take the job whose turn it is; see the port."""
         _require_text("worker_id", worker_id, _MAX_WORKER_ID)
         _require_range("number of seconds of a lease", lease_seconds, 1, MAX_LEASE_SECONDS)
-        while (taken := self._take(worker_id, lease_seconds)) is not None:
+        for digest in without_models:
+            _require_digest("model", digest)
+        while (taken := self._take(worker_id, lease_seconds, without_models)) is not None:
             job, data = taken
             run = _stored_run(job, data)
             if run is not None:
@@ -158,10 +170,12 @@ class JobQueue:
             self._lose_damaged(job)
         return None
 
-    def _take(self, worker_id: str, seconds: float) -> tuple[Job, bytes] | None:
+    def _take(
+        self, worker_id: str, seconds: float, without_models: Sequence[str]
+    ) -> tuple[Job, bytes] | None:
         def work(records: Records) -> tuple[Job, bytes] | None:
             now = self._now()
-            while (record := records.first_due(now.moment)) is not None:
+            while (record := records.first_due(now.moment, without_models)) is not None:
                 change = rules.claim(record, worker_id, seconds, now)
                 _apply(records, record, change)
                 job = change.record.job
@@ -183,7 +197,7 @@ class JobQueue:
         """Let the lease run on; see the port."""
         self._under(lease, lambda record, now: rules.renew(record, lease, now))
 
-    def complete(self, lease: Lease, result: JobResult) -> None:
+    def complete(self, lease: Lease | LeaseName, result: JobResult) -> None:
         """Record the result; see the port."""
         noted = _noted_result(result)
         self._under(lease, lambda record, now: rules.complete(record, lease, noted, now))
@@ -206,9 +220,16 @@ class JobQueue:
         )
         return after.job.state
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease, reason: str | None = None) -> None:
         """Hand the job back; see the port."""
-        self._under(lease, lambda record, now: rules.release(record, lease, now))
+        noted = None if reason is None else noted_text(reason, MAX_TEXT)
+        self._under(lease, lambda record, now: rules.release(record, lease, noted, now))
+
+    def waits(self, without_models: Sequence[str] = ()) -> bool:
+        """Say whether a job is pending; see the port."""
+        for digest in without_models:
+            _require_digest("model", digest)
+        return self._transactions.read(lambda records: records.waits(without_models))
 
     def cancel(self, name: str) -> Job:
         """Cancel a job; see the port."""
@@ -240,7 +261,9 @@ class JobQueue:
             lambda records: tuple((state, records.count(state)) for state in JobState)
         )
 
-    def _under(self, lease: Lease, rule: Callable[[Record, Now], Change | None]) -> Record:
+    def _under(
+        self, lease: Lease | LeaseName, rule: Callable[[Record, Now], Change | None]
+    ) -> Record:
         """Apply what a worker asks for under its lease; return the record afterwards."""
 
         def work(records: Records) -> Record:
@@ -330,11 +353,17 @@ def _require_text(what: str, text: str, limit: int) -> None:
         )
 
 
-def _noted_result(result: JobResult) -> JobResult:
+def _require_digest(what: str, text: str) -> None:
     try:
-        parse_digest(result.receipt_digest)
+        parse_digest(text)
     except EvidenceError as error:
-        raise UsageError("the result names no receipt", expected=error.expected) from None
+        raise UsageError(
+            f"what shall name a {what} is no digest", expected=error.expected, found=error.found
+        ) from None
+
+
+def _noted_result(result: JobResult) -> JobResult:
+    _require_digest("receipt", result.receipt_digest)
     _require_text("status of the result", result.status, _MAX_STATUS)
     place = None if result.place is None else noted_text(result.place, MAX_PLACE)
     return replace(result, place=place)

@@ -50,13 +50,20 @@ class _Held:
         )
         return tuple(found)[:2]
 
-    def first_due(self, now: Moment) -> Record | None:
+    def first_due(self, now: Moment, without_models: Sequence[str]) -> Record | None:
         due = (
             record
             for record in self.records.values()
             if record.due is not None and record.due.reached(now)
+            if record.job.model_digest not in without_models
         )
         return min(due, key=lambda record: (-record.job.priority, record.seq), default=None)
+
+    def waits(self, without_models: Sequence[str]) -> bool:
+        return any(
+            record.job.state is JobState.PENDING and record.job.model_digest not in without_models
+            for record in self.records.values()
+        )
 
     def add(self, job: Job, due: Moment, run: bytes) -> None:
         self.records[job.job_id] = Record(len(self.records) + 1, job, due)

@@ -84,6 +84,15 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseName:
+    """What tells a lease from all others: enough to complete under it, by whoever knows it."""
+
+    job_id: str
+    lease_epoch: int
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What anyone may know of a job: nothing of its prompt. Times are wall clock milliseconds."""
 
@@ -135,9 +144,12 @@ class Queue(Protocol):
         """
         ...
 
-    def claim(self, worker_id: str, *, lease_seconds: float) -> Lease | None:
+    def claim(
+        self, worker_id: str, *, lease_seconds: float, without_models: Sequence[str] = ()
+    ) -> Lease | None:
         """Take the first job that waits, or whose lease ran out; None when there is none.
 
+        Jobs of the models with the digests ``without_models`` are left to others.
         A job whose lease ran out at its last attempt becomes a dead letter instead. Raises
         UsageError for a worker_id or a number of seconds out of range.
         """
@@ -147,7 +159,7 @@ class Queue(Protocol):
         """Let the lease run for its seconds from now on. Raises LostLeaseError."""
         ...
 
-    def complete(self, lease: Lease, result: JobResult) -> None:
+    def complete(self, lease: Lease | LeaseName, result: JobResult) -> None:
         """Record the result; the job is done for ever. Repeating the same call changes nothing.
 
         Raises LostLeaseError, or UsageError for a result that is none.
@@ -170,8 +182,18 @@ class Queue(Protocol):
         """
         ...
 
-    def release(self, lease: Lease) -> None:
-        """Hand the job back untouched, as if this attempt had not begun. Raises LostLeaseError."""
+    def release(self, lease: Lease, reason: str | None = None) -> None:
+        """Hand the job back untouched, as if this attempt had not begun. Raises LostLeaseError.
+
+        ``reason``, if there is one, is kept as :meth:`fail` keeps it.
+        """
+        ...
+
+    def waits(self, without_models: Sequence[str] = ()) -> bool:
+        """Say whether a job is pending, if only for a delay to be over.
+
+        Jobs of the models with the digests ``without_models`` do not count.
+        """
         ...
 
     def cancel(self, name: str) -> Job:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from tallystick.errors import InputError, LostLeaseError
 from tallystick.queues.clock import ALWAYS, Moment
-from tallystick.queues.port import Job, JobResult, JobState, Lease, LeaseEnd
+from tallystick.queues.port import Job, JobResult, JobState, Lease, LeaseEnd, LeaseName
 
 OPEN = (JobState.PENDING, JobState.LEASED)
 _EXPIRED = "the lease ran out"
@@ -89,7 +89,9 @@ def renew(record: Record, lease: Lease, now: Now) -> Change:
     return Change(replace(record, due=now.moment.after(lease.seconds)))
 
 
-def complete(record: Record, lease: Lease, result: JobResult, now: Now) -> Change | None:
+def complete(
+    record: Record, lease: Lease | LeaseName, result: JobResult, now: Now
+) -> Change | None:
     """Record a result; None when this very lease has recorded it. Raises LostLeaseError."""
     job = record.job
     if (job.state, job.lease_epoch, job.result) == (JobState.DONE, lease.lease_epoch, result):
@@ -118,11 +120,11 @@ def fail(
     return Change(Record(record.seq, waiting, due), LeaseEnd.FAILED)
 
 
-def release(record: Record, lease: Lease, now: Now) -> Change:
+def release(record: Record, lease: Lease, reason: str | None, now: Now) -> Change:
     """Hand a job back without counting the attempt. Raises LostLeaseError."""
     job = record.job
     _require_held(job, lease)
-    waiting = _waiting(job, now, attempts=job.attempts - 1, reason=job.reason)
+    waiting = _waiting(job, now, attempts=job.attempts - 1, reason=reason or job.reason)
     return Change(Record(record.seq, waiting, ALWAYS), LeaseEnd.RELEASED)
 
 
@@ -172,7 +174,7 @@ def lost(job_id: str, lease_epoch: int, job: Job | None) -> LostLeaseError:
     )
 
 
-def _require_held(job: Job, lease: Lease) -> None:
+def _require_held(job: Job, lease: Lease | LeaseName) -> None:
     # A lease that ran out is held until another claim ends it: until then nobody else has the job.
     held = (job.state, job.lease_epoch, job.worker_id)
     if held != (JobState.LEASED, lease.lease_epoch, lease.worker_id):

@@ -8,23 +8,19 @@ it ended. Making and sweeping take turns, by a lock on the folder that holds the
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tallystick.store.files import opened_directory
+from tallystick.store.flocks import alone, lock
 from tallystick.store.home import make_private_dirs, unavailable
 
 _PREFIX: Final = ".pending-"
 _NAME: Final = re.compile(re.escape(_PREFIX) + "[0-9a-f]{16}")
-# File systems over a network that cannot lock a directory; nothing is swept there.
-_NO_LOCKS: Final = frozenset({errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 def pending_path(parent: Path) -> Path:
@@ -39,7 +35,7 @@ def make_pending(directory: Path) -> tuple[tuple[Path, ...], int]:
     """
     parents = make_private_dirs(directory.parent)
     try:
-        with _alone(directory.parent):
+        with alone(directory.parent):
             created = make_private_dirs(directory)
             return (*parents, *created), _held(directory)
     except OSError:
@@ -56,7 +52,7 @@ def sweep(parent: Path) -> int:
     """
     swept = 0
     try:
-        with _alone(parent) as folder:
+        with alone(parent) as folder:
             for name in os.listdir(folder):
                 if _NAME.fullmatch(name) and _is_left(folder, name):
                     shutil.rmtree(name, dir_fd=folder)
@@ -68,18 +64,11 @@ def sweep(parent: Path) -> int:
     return swept
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[int]:
-    with opened_directory(folder) as descriptor:
-        _lock(descriptor, fcntl.LOCK_EX)  # others hold it for moments only
-        yield descriptor  # closing it releases
-
-
 def _held(directory: Path) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(directory, flags)
     try:
-        _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
         os.close(descriptor)
         raise
@@ -94,19 +83,8 @@ def _is_left(folder: int, name: str) -> bool:
     except OSError:
         return False  # no directory of ours
     try:
-        return _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, how: int) -> bool:
-    """Lock; say whether this file system can. Raises BlockingIOError when another has it."""
-    try:
-        fcntl.flock(descriptor, how)
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            return False
-        raise
-    return True

@@ -11,7 +11,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -20,60 +19,31 @@ from tallystick.contracts.request import InferenceRun
 from tallystick.errors import (
     InterruptedRunError,
     LostLeaseError,
+    ModelNotHereError,
     RunFailedError,
     TallystickError,
     UnavailableError,
 )
 from tallystick.queues.port import JobResult, JobState, Lease, Queue
-from tallystick.queues.spool import CollectedFiles, collect
+from tallystick.queues.spool import collect
 from tallystick.store.artifacts import prepare_under, remove_set
 from tallystick.store.pending import sweep
 from tallystick.worker.declared import check_declared
 from tallystick.worker.heartbeat import Heartbeat
 from tallystick.worker.keys import SignerChoice
+from tallystick.worker.publishing import COMPLETE, Planned, Publication, Settled, settle
 from tallystick.worker.reporting import Reporter
 from tallystick.worker.run import Guard, Place, RunResult, run_declared
 from tallystick.worker.settings import WorkerSettings
 from tallystick.worker.stopping import StopSwitch
-from tallystick.worker.supply import find_model
+from tallystick.worker.supply import MissingModels, find_model
+from tallystick.worker.turns import Listener, Outcome, Turn, as_failure, words
 
-_REASON: Final = 500  # characters that a queue keeps
 _AGAIN_SECONDS: Final = 5.0
 _LONGEST_PAUSE: Final = 60.0
 _IDLE: Final = "idle"
 
-Outcome = Literal["done", "failed", "dead", "again", "released", "lost"]
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What became of one fetched run. ``reason`` says why it is not done; nothing private in it.
-
-    ``done``: its set is at ``place``. ``failed`` and ``dead`` are the queue's states. ``again``: it
-    waits for another attempt. ``released``: it waits, and this was no attempt. ``lost``: the lease
-    is another's or ran out, or the queue could not be told.
-    """
-
-    job_id: str
-    outcome: Outcome
-    receipt_digest: str | None
-    place: Path | None
-    reason: str | None
-    seconds: float
-
-
 Execute = Callable[[InferenceRun, Guard], RunResult]
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """Who is told what a worker does: each turn, each look at the spool that found something, and
-    each time something cannot be used and is tried again later.
-    """
-
-    on_turn: Callable[[Turn], None] = lambda _turn: None
-    on_collected: Callable[[CollectedFiles], None] = lambda _files: None
-    on_trouble: Callable[[UnavailableError], None] = lambda _error: None
 
 
 class Worker:
@@ -100,6 +70,7 @@ class Worker:
         self.worker_id = worker_id or new_worker_id()
         self._reporter = reporter or Reporter(self.worker_id, None, None)
         self._receipts = _path(settings.receipts) or home / "receipts"
+        self._missing = MissingModels(settings.models, home)
 
     def work(self, *, until: Literal["stopped", "empty"] = "stopped") -> int:
         """Work until told to stop, or (``empty``) until nothing waits; return the number of turns.
@@ -110,18 +81,12 @@ class Worker:
         """
         sweep(self._receipts)
         self._reporter.begin()
-        turns, pause = 0, _AGAIN_SECONDS
+        self._turns, pause = 0, _AGAIN_SECONDS
         try:
             while not self._stop.asked:
                 try:
-                    lease = self._fetch()
-                    if lease is None:
-                        if until == "empty" and not self._waiting():
-                            break
-                        self._stop.wait(self._settings.idle_milliseconds / 1000)
-                        continue
-                    turns += 1
-                    self._take(lease)
+                    if not self._turn(until):
+                        break
                     pause = _AGAIN_SECONDS
                 except UnavailableError as error:
                     if until == "empty":
@@ -132,20 +97,48 @@ class Worker:
                     pause = min(2 * pause, _LONGEST_PAUSE)
         finally:
             self._reporter.end()
-        return turns
+        return self._turns
+
+    def _turn(self, until: Literal["stopped", "empty"]) -> bool:
+        """Do what is next; say whether there may be more to do."""
+        self._reporter.doing(_IDLE)
+        self._settle()
+        lease = self._fetch()
+        if lease is None:
+            if until == "empty" and not self._queue.waits(self._missing.digests()):
+                return False
+            self._stop.wait(self._settings.idle_milliseconds / 1000)
+        # An earlier worker may have left the set just before it was claimed.
+        elif lease.lease_epoch == 1 or not self._settle(lease):
+            self._take(lease)
+        return True
+
+    def _settle(self, claimed: Lease | None = None) -> bool:
+        """Tell the queue of sets whose workers could not; say whether that was so of ``claimed``.
+
+        A worker that was killed left them, or this one while the queue did not answer.
+        """
+        done = False
+        for settled in settle(self._receipts, self._queue, claimed):
+            done = done or settled.place is not None
+            self._tell(_turn_of(settled))
+        return done
 
     def _fetch(self) -> Lease | None:
         """Look into the spool folder, and take the run whose turn it is."""
-        self._reporter.doing(_IDLE)
         if self._settings.spool is not None:
             found = collect(Path(self._settings.spool), self._queue)
             if found.accepted or found.refused:
                 self._listener.on_collected(found)
-        return self._queue.claim(self.worker_id, lease_seconds=float(self._settings.lease_seconds))
+        return self._queue.claim(
+            self.worker_id,
+            lease_seconds=float(self._settings.lease_seconds),
+            without_models=self._missing.digests(),
+        )
 
-    def _waiting(self) -> bool:
-        """Say whether runs wait, if only for a delay to be over."""
-        return dict(self._queue.counts())[JobState.PENDING] > 0
+    def _tell(self, turn: Turn) -> None:
+        self._turns += 1
+        self._listener.on_turn(turn)
 
     def _take(self, lease: Lease) -> None:
         """Execute one run and tell what became of it.
@@ -158,18 +151,19 @@ class Worker:
         result: RunResult | None = None
         outcome: Outcome = "done"
         reason: str | None = None
+        publication = Publication(self._receipts, lease)
         try:
-            result = self._perform(lease)
-        except UnavailableError as error:
-            outcome, reason, trouble = self._interpret(lease, error)
-        except TallystickError as error:
-            outcome, reason = self._give_up(lease, error)
+            result = self._perform(lease, publication)
         except KeyboardInterrupt:
-            self._release(lease)
+            if not publication.named:
+                self._release(lease)
             raise
         except Exception as error:  # a defect, or a system that fails: no reason to stop working
-            outcome, reason = self._give_up(lease, _as_failure(error))
-        self._listener.on_turn(
+            known = error if isinstance(error, TallystickError) else as_failure(error)
+            outcome, reason, trouble = self._become(lease, known, publication)
+        finally:
+            publication.leave()
+        self._tell(
             Turn(
                 job_id=lease.job_id,
                 outcome=outcome,
@@ -182,18 +176,28 @@ class Worker:
         if trouble is not None:
             raise trouble
 
-    def _perform(self, lease: Lease) -> RunResult:
+    def _perform(self, lease: Lease, publication: Publication) -> RunResult:
         check_declared(lease.run)  # before a model is looked for
         self._stop.begin(self._settings.run_seconds)
         try:
             with Heartbeat(self._queue, lease, self._stop.abort) as beat:
-                result = self._execute(lease.run, lambda: beat.require(self._stop.check))
-                self._complete(lease, result)
+
+                def guard(planned: Planned) -> None:
+                    beat.require(self._stop.check)
+                    publication.announce(planned)
+
+                try:
+                    result = self._execute(lease.run, guard)
+                except BaseException:
+                    publication.withdraw()  # there is no set
+                    raise
+                publication.named = True
+                self._complete(lease, result, publication)
         finally:
             self._stop.end()
         return result
 
-    def _complete(self, lease: Lease, result: RunResult) -> None:
+    def _complete(self, lease: Lease, result: RunResult, publication: Publication) -> None:
         """Say that the run is done, again where the queue does not answer.
 
         A set whose run is another's by now is removed.
@@ -202,39 +206,53 @@ class Worker:
         end = time.monotonic() + lease.seconds
         while True:
             try:
-                return self._queue.complete(
-                    lease, JobResult(result.receipt_digest, "complete", place)
-                )
+                self._queue.complete(lease, JobResult(result.receipt_digest, COMPLETE, place))
             except LostLeaseError:
                 remove_set(result.directory, MARKER.name(result.receipt_id))
+                publication.withdraw()
                 raise
             except UnavailableError:
-                # It may have arrived all the same, so the set stays.
+                # It may have arrived all the same, so the set stays, and its note.
                 if self._stop.overdue or time.monotonic() >= end:
                     raise
                 time.sleep(0.5)
+            else:
+                return publication.withdraw()
+
+    def _become(
+        self, lease: Lease, error: TallystickError, publication: Publication
+    ) -> tuple[Outcome, str, UnavailableError | None]:
+        """Write down what becomes of a run that ended in ``error``; return what the loop meets."""
+        if publication.named:  # the set is there: all that is left is to tell the queue
+            return "lost", words(error), error if isinstance(error, UnavailableError) else None
+        if isinstance(error, UnavailableError):
+            return self._interpret(lease, error)
+        return (*self._give_up(lease, error), None)
 
     def _interpret(
         self, lease: Lease, error: UnavailableError
     ) -> tuple[Outcome, str, UnavailableError | None]:
         """Tell a run that cannot be written from a place that cannot be written to."""
         if isinstance(error, LostLeaseError):
-            return "lost", _words(error), None
+            return "lost", words(error), None
         try:
             with prepare_under(self._receipts):
                 pass
             self._queue.heartbeat(lease)
         except LostLeaseError as lost:
-            return "lost", _words(lost), None
+            return "lost", words(lost), None
         except UnavailableError:
-            return self._release(lease), _words(error), error
+            return self._release(lease), words(error), error
         return (*self._give_up(lease, error), None)
 
     def _give_up(self, lease: Lease, error: TallystickError) -> tuple[Outcome, str]:
         """A run that failed may fare better another time; one that cannot be run never does."""
-        reason = _words(error)
+        reason = words(error)
         if isinstance(error, InterruptedRunError):
             return self._release(lease), reason
+        if isinstance(error, ModelNotHereError):
+            self._missing.add(lease.run.model_digest)
+            return self._release(lease, reason), reason
         again = isinstance(error, RunFailedError | UnavailableError)
         try:
             state = self._queue.fail(
@@ -249,10 +267,10 @@ class Worker:
             return "again", reason
         return ("dead" if state is JobState.DEAD else "failed"), reason
 
-    def _release(self, lease: Lease) -> Literal["released", "lost"]:
+    def _release(self, lease: Lease, reason: str | None = None) -> Literal["released", "lost"]:
         """Hand a run back, as far as the queue listens: a lease that cannot be ended runs out."""
         try:
-            self._queue.release(lease)
+            self._queue.release(lease, reason)
         except UnavailableError:
             return "lost"
         return "released"
@@ -275,25 +293,20 @@ class Worker:
         )
 
 
+def _turn_of(settled: Settled) -> Turn:
+    return Turn(
+        job_id=settled.job_id,
+        outcome="lost" if settled.place is None else "done",
+        receipt_digest=None if settled.place is None else settled.receipt_digest,
+        place=settled.place,
+        reason=settled.reason,
+        seconds=0.0,
+    )
+
+
 def new_worker_id() -> str:
     """Return a name that no other worker has: containers share host names and process ids."""
     return f"{os.uname().nodename[:80]}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-def _as_failure(error: Exception) -> TallystickError:
-    """Return what an unforeseen exception means; its own text may be private."""
-    kind = type(error).__name__
-    if isinstance(error, OSError) and error.strerror:
-        return RunFailedError(f"the system refused something ({kind})", found=error.strerror)
-    return RunFailedError(f"internal error ({kind})")
-
-
-def _words(error: TallystickError) -> str:
-    """Return an error as one line for the queue: what happened, and in short what was found."""
-    found = (error.found or "").partition(";")[0].partition("\n")[0]
-    text = f"{error.message}: {found}" if found else error.message
-    plain = "".join(letter if letter.isprintable() else " " for letter in text)
-    return plain.strip()[:_REASON] or type(error).__name__
 
 
 def _path(text: str | None) -> Path | None:

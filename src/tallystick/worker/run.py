@@ -16,6 +16,7 @@ from tallystick.attest.auditkeys import (
 from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keyfiles import commit_key, default_key
 from tallystick.attest.keys import SigningKey
+from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.manifest_parts import ModelProfile
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import InferenceRun
@@ -53,6 +54,7 @@ from tallystick.worker.execute import (
 )
 from tallystick.worker.keys import SignerChoice, existing_key, require_apart
 from tallystick.worker.papers import record_in
+from tallystick.worker.publishing import Planned
 from tallystick.worker.request import RunOptions
 from tallystick.worker.sources import DeclaredOrder, Order, OwnOrder, TicketOrder
 
@@ -83,10 +85,10 @@ class RunResult:
         return self.output.decode("utf-8", "replace")
 
 
-Guard = Callable[[], None]
+Guard = Callable[[Planned], None]
 
 
-def no_guard() -> None:
+def no_guard(_: Planned) -> None:
     """Guard nothing: whoever asked for the run waits for it."""
 
 
@@ -159,8 +161,8 @@ def run_declared(
 ) -> RunResult:
     """Execute a declared run; the rest is as for :func:`run`.
 
-    ``guard`` is called when everything is signed, right before the set is written: what it raises
-    leaves no set. Raises InputError also when the model is not the declared one.
+    ``guard`` is called with what is to be written when everything is signed, right before: what it
+    raises leaves no set. Raises InputError also when the model is not the declared one.
     """
     options = RunOptions(prompt=declared.prompt, policy=declared.policy, threads=threads)
     order = DeclaredOrder(declared, options)
@@ -201,7 +203,8 @@ def _run(model: str, order: Order, where: Place, show: Show, guard: Guard = no_g
         # From here on the answer is all that is held of what the run read, wrote and drew.
         record = record_in(place.directory)
         built = finish_set(sealed.contents, sealed.signer, sealed.audit, record)
-        guard()
+        marker = format_digest(sha256(built.marker.data))
+        guard(Planned(built.receipt_id, built.receipt_digest, marker))
         directory = place.write(built.members, built.marker)
     return RunResult(
         directory=directory,

@@ -19,6 +19,7 @@ RUNS = 3
 CALLS = [
     *("submit", "claim", "claim", "complete", "again", "never", "delay", "release", "heartbeat"),
     *("cancel", "retry", "advance", "wall", "reboot"),
+    *("hand back", "without", "waits"),
 ]
 STEPS = st.tuples(st.sampled_from(CALLS), st.integers(0, 5))
 
@@ -50,6 +51,9 @@ class Driver:
             "never": lambda: self._under(number, "never", 0),
             "delay": lambda: self._under(number, "again", 30),
             "release": lambda: self._with(number, queue.release),
+            "hand back": lambda: self._with(number, lambda lease: queue.release(lease, "no model")),
+            "without": lambda: self._claim(WORKERS[0], make_run().model_digest),
+            "waits": lambda: (queue.waits(), queue.waits([make_run().model_digest])),
             "heartbeat": lambda: self._with(number, queue.heartbeat),
             "cancel": lambda: queue.cancel(name),
             "retry": lambda: queue.retry(name),
@@ -61,8 +65,8 @@ class Driver:
     def _lease(self, number: int) -> Lease | None:
         return self.leases[-1 - number % len(self.leases)] if self.leases else None
 
-    def _claim(self, worker: str) -> Lease | None:
-        lease = self.queue.claim(worker, lease_seconds=30)
+    def _claim(self, worker: str, *without: str) -> Lease | None:
+        lease = self.queue.claim(worker, lease_seconds=30, without_models=without)
         if lease is not None:
             self.leases.append(lease)
         return lease

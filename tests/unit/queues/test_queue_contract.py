@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tallystick.queues import core
 from tallystick.queues.memory import memory_queue
 from tallystick.queues.names import Name
 from tallystick.queues.port import JobResult, JobState, Lease, LeaseEnd, Queue
-from tests.support.documents import BLIND
+from tests.support.documents import BLIND, digest_of
 from tests.support.queues import (
     OTHER,
     SECRET,
@@ -371,6 +372,46 @@ def test_a_released_job_has_lost_no_attempt(queue: Queue) -> None:
     assert ends(queue) == (LeaseEnd.RELEASED,) * 3
 
 
+def test_a_release_may_say_why(queue: Queue) -> None:
+    queue.submit(make_run())
+    queue.release(take(queue), "not\nhere")
+    assert queue.get(job_id()).reason == r"not\nhere"
+    queue.release(take(queue))
+    assert queue.get(job_id()).reason == r"not\nhere"
+    assert [lease.reason for lease in queue.leases(job_id())] == [None, None]
+
+
+def test_a_worker_claims_no_run_of_a_model_that_it_lacks(queue: Queue, clock: TurnedClock) -> None:
+    digests = [digest_of(f"model {number}") for number in range(3)]
+    for number, digest in enumerate(digests):
+        queue.submit(replace(make_run(number), model_digest=digest), priority=-number)
+
+    def claimed(*without: str) -> str | None:
+        lease = queue.claim(WORKER, lease_seconds=60, without_models=without)
+        return None if lease is None else lease.run.model_digest
+
+    assert queue.waits()
+    assert queue.waits(digests[:2])
+    assert not queue.waits(digests)
+    assert claimed(*digests) is None
+    assert claimed(digests[0], digest_of("another")) == digests[1]
+    assert not queue.waits([digests[0], digests[2]])
+    assert claimed(digests[0]) == digests[2]
+    clock.advance(61)  # what others let run out is not taken either
+    assert claimed(digests[0], digests[1]) == digests[2]
+    assert claimed() == digests[0]
+    assert claimed() == digests[1]
+    assert not queue.waits()
+
+
+def test_a_job_that_is_delayed_waits(queue: Queue) -> None:
+    queue.submit(make_run())
+    queue.fail(take(queue), "once", retry="again", delay_seconds=30)
+    assert queue.claim(WORKER, lease_seconds=60) is None
+    assert queue.waits()
+    assert not queue.waits([make_run().model_digest])
+
+
 def test_a_waiting_job_is_cancelled(queue: Queue) -> None:
     queue.submit(make_run())
     assert queue.cancel(job_id()).state is JobState.CANCELLED
@@ -494,6 +535,8 @@ def test_the_list_is_the_newest_first(queue: Queue) -> None:
         lambda queue, lease: queue.claim(WORKER, lease_seconds=0.5),
         lambda queue, lease: queue.claim(WORKER, lease_seconds=float("nan")),
         lambda queue, lease: queue.claim(WORKER, lease_seconds=8 * 24 * HOURS),
+        lambda queue, lease: queue.claim(WORKER, lease_seconds=60, without_models=["sha256:00"]),
+        lambda queue, lease: queue.waits(["model"]),
         lambda queue, lease: queue.complete(lease, JobResult("sha256:00", "complete")),
         lambda queue, lease: queue.complete(lease, JobResult(make_run().model_digest, "\n")),
         lambda queue, lease: queue.fail(lease, "x", retry="sometimes"),

@@ -90,7 +90,7 @@ def test_nothing_private_is_held_when_a_set_is_recorded_and_written(
         signer=SignerChoice(tmp_path / "worker.key"),
         home=tmp_path / "home",
     )
-    result = run_declared("m", declared, place=place, guard=lambda: look("about to be written"))
+    result = run_declared("m", declared, place=place, guard=lambda _: look("about to be written"))
     assert seen == {"recorded": [], "about to be written": []}
     assert result.output == sets.OUTPUT
     assert result.default_audit_key_created

@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from tallystick.contracts.codec import encode_bytes
+from tallystick.contracts.digests import run_digest
+from tallystick.contracts.request import ExpectedDigest, InferenceRun
 from tallystick.errors import (
     EvidenceError,
     IncomparableError,
     InputError,
     LostLeaseError,
+    ModelNotHereError,
     RunFailedError,
     SandboxError,
     TallystickError,
@@ -25,10 +28,11 @@ from tallystick.errors import (
     UsageError,
 )
 from tallystick.queues.port import JobState, LeaseEnd
-from tallystick.worker import loop
+from tallystick.worker import loop, supply
 from tallystick.worker.loop import Worker
-from tallystick.worker.run import Guard
+from tallystick.worker.run import Guard, RunResult
 from tallystick.worker.stopping import StopSwitch
+from tallystick.worker.turns import Listener, Turn
 from tests.support import workers
 from tests.support.documents import digest_of
 from tests.support.workers import SET_ID, Bench, FaultyQueue, fast_settings, plain_run, take, wait
@@ -156,8 +160,88 @@ def test_an_unknown_model_digest_opens_nothing(
     monkeypatch.setattr(loop, "run_declared", never)
     bench.submit(0)
     Worker(bench.queue, fast_settings(), bench.home, bench.stop).work(until="empty")
-    assert bench.job().state is JobState.FAILED
     assert "does not have the run's model" in (bench.job().reason or "")
+
+
+def model_run(number: int, label: str) -> InferenceRun:
+    digest = digest_of(label)
+    return plain_run(number, model_digest=digest, model=ExpectedDigest(digest))
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> dict[str, list[str]]:
+    """Let a worker with the setting ``key`` NAME have the models of that name; note each look."""
+    looks: dict[str, list[str]] = {"first": [], "second": []}
+    owned = {"first": ["a", "b"], "second": ["b", "c"]}
+
+    def find(digest: str, names: tuple[str, ...], *_: object) -> str:
+        looks[names[0]].append(digest)
+        for label in owned[names[0]]:
+            if digest == digest_of(label):
+                return label
+        raise ModelNotHereError("this worker does not have the run's model")
+
+    def run(_model: str, _run: InferenceRun, guard: Guard, **_: object) -> RunResult:
+        result = workers.leave_set(bench.receipts, guard)
+        result.directory.rename(bench.receipts / str(len(bench.sets())))
+        return result
+
+    monkeypatch.setattr(loop, "find_model", find)
+    monkeypatch.setattr(supply, "find_model", find)
+    monkeypatch.setattr(loop, "run_declared", run)
+    looks["owned"] = owned["first"]
+    return looks
+
+
+def work_as(bench: Bench, name: str) -> int:
+    listener = Listener(on_turn=bench.turns.append)
+    settings = fast_settings(models=(name,))
+    return Worker(bench.queue, settings, bench.home, bench.stop, listener=listener).work(
+        until="empty"
+    )
+
+
+def test_a_run_whose_model_is_elsewhere_waits_for_another_worker(
+    bench: Bench, here: dict[str, list[str]]
+) -> None:
+    for number, label in enumerate("cacbcc"):
+        bench.queue.submit(model_run(number, label), max_attempts=1)
+    # Looked for once, whatever the number of its runs, and the rest is done.
+    assert work_as(bench, "first") == 3
+    assert [turn.outcome for turn in bench.turns] == ["released", "done", "done"]
+    assert here["first"].count(digest_of("c")) == 1
+    assert dict(bench.queue.counts())[JobState.PENDING] == 4
+    waiting = bench.queue.jobs([JobState.PENDING])
+    assert {job.attempts for job in waiting} == {0}
+    assert [job.reason for job in waiting].count("this worker does not have the run's model") == 1
+    assert work_as(bench, "second") == 4
+    assert dict(bench.queue.counts())[JobState.DONE] == 6
+
+
+def test_a_model_that_was_added_since_is_found(
+    bench: Bench, here: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.queue.submit(model_run(0, "c"))
+    bench.queue.submit(model_run(1, "a"))
+    monkeypatch.setattr(supply, "_LOOK_AGAIN_SECONDS", 0.05)
+
+    def tell(turn: Turn) -> None:
+        bench.turns.append(turn)
+        if turn.job_id == run_digest(model_run(1, "a")):
+            threading.Timer(0.3, here["owned"].append, ["c"]).start()
+        elif turn.outcome == "done":
+            bench.stop.ask()
+
+    listener = Listener(on_turn=tell)
+    settings = fast_settings(models=("first",))
+    Worker(bench.queue, settings, bench.home, bench.stop, listener=listener).work()
+    assert [turn.outcome for turn in bench.turns] == ["released", "done", "done"]
+    # It was looked for again and again, but claimed only when it was there.
+    assert here["first"].count(digest_of("c")) > 3
+    assert [lease.ended for lease in bench.queue.leases(run_digest(model_run(0, "c")))] == [
+        LeaseEnd.RELEASED,
+        LeaseEnd.COMPLETED,
+    ]
 
 
 def test_a_run_that_was_cancelled_leaves_no_set(bench: Bench) -> None:

@@ -12,7 +12,14 @@ SELECT * FROM jobs WHERE job_id BETWEEN :first AND :last LIMIT 2;
 -- name: first_due
 SELECT * FROM jobs
 WHERE due_ms IS NOT NULL AND (due_boot <> :boot OR due_ms <= :now)
+    AND hex(model_digest) NOT IN (SELECT value FROM json_each(:without))
 ORDER BY priority DESC, seq
+LIMIT 1;
+
+-- name: first_waiting
+SELECT 1 FROM jobs
+WHERE due_ms IS NOT NULL AND state = 'pending'
+    AND hex(model_digest) NOT IN (SELECT value FROM json_each(:without))
 LIMIT 1;
 
 -- name: add

@@ -40,10 +40,15 @@ class SqliteRecords:
             rows = self._run("find_prefix", {"first": name.first, "last": name.last})
         return tuple(map(_record, rows.fetchall()))
 
-    def first_due(self, now: Moment) -> Record | None:
+    def first_due(self, now: Moment, without_models: Sequence[str]) -> Record | None:
         """Return the job whose turn it is."""
-        row = self._row("first_due", {"boot": now.boot, "now": now.ms})
+        values: dict[str, Value] = {"boot": now.boot, "now": now.ms}
+        row = self._row("first_due", {**values, "without": _hexes(without_models)})
         return None if row is None else _record(row)
+
+    def waits(self, without_models: Sequence[str]) -> bool:
+        """Say whether a job of any but these models is pending."""
+        return self._row("first_waiting", {"without": _hexes(without_models)}) is not None
 
     def add(self, job: Job, due: Moment, run: bytes) -> None:
         """Add a job behind all others, with its run."""
@@ -131,6 +136,11 @@ def _sound(read: Callable[[sqlite3.Row], T]) -> Callable[[sqlite3.Row], T]:
             raise sqlite3.DatabaseError(type(error).__name__) from None
 
     return sound
+
+
+def _hexes(digests: Sequence[str]) -> str:
+    """Return digests as SQLite's hex() writes them, in a JSON list."""
+    return json.dumps([parse_digest(digest).hex().upper() for digest in digests])
 
 
 @_sound

@@ -1,0 +1,58 @@
+"""What a worker tells of each run that it fetched, and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tallystick.errors import RunFailedError, TallystickError, UnavailableError
+from tallystick.queues.port import MAX_TEXT
+from tallystick.queues.spool import CollectedFiles
+
+Outcome = Literal["done", "failed", "dead", "again", "released", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What became of one fetched run. ``reason`` says why it is not done; nothing private in it.
+
+    ``done``: its set is at ``place``. ``failed`` and ``dead`` are the queue's states. ``again``: it
+    waits for another attempt. ``released``: it waits, and this was no attempt. ``lost``: the lease
+    is another's or ran out, or the queue could not be told.
+    """
+
+    job_id: str
+    outcome: Outcome
+    receipt_digest: str | None
+    place: Path | None
+    reason: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who is told what a worker does: each turn, each look at the spool that found something, and
+    each time something cannot be used and is tried again later.
+    """
+
+    on_turn: Callable[[Turn], None] = lambda _turn: None
+    on_collected: Callable[[CollectedFiles], None] = lambda _files: None
+    on_trouble: Callable[[UnavailableError], None] = lambda _error: None
+
+
+def as_failure(error: Exception) -> TallystickError:
+    """Return what an unforeseen exception means; its own text may be private."""
+    kind = type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        return RunFailedError(f"the system refused something ({kind})", found=error.strerror)
+    return RunFailedError(f"internal error ({kind})")
+
+
+def words(error: TallystickError) -> str:
+    """Return an error as one line for the queue: what happened, and in short what was found."""
+    found = (error.found or "").partition(";")[0].partition("\n")[0]
+    text = f"{error.message}: {found}" if found else error.message
+    plain = "".join(letter if letter.isprintable() else " " for letter in text)
+    return plain.strip()[:MAX_TEXT] or type(error).__name__
