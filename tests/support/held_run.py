@@ -16,12 +16,19 @@ from tallystick.contracts.codec import encode
 from tallystick.contracts.runtime import RowClass
 from tallystick.execution.jobs import GenerateJob
 from tallystick.execution.launch import Outcome, find_engine, run_job
+from tallystick.execution.templates import Templates
 from tallystick.sandbox.profiles import load_profile
 from tests.support.child_runs import CREDENTIAL
 from tests.support.documents import example_run
 
 
-def held_run(model: Path, home: Path, level: str | None, **changes: Any) -> Outcome:
+def held_run(
+    model: Path,
+    home: Path,
+    level: str | None,
+    templates: Templates | None = None,
+    **changes: Any,
+) -> Outcome:
     """Generate a few tokens; ``level`` names a shipped profile, None is the plain child."""
     run = replace(example_run(), **{"max_tokens": 6, "evidence": ("states",), **changes})
     descriptor = os.open(model, os.O_RDONLY)
@@ -36,7 +43,7 @@ def held_run(model: Path, home: Path, level: str | None, **changes: Any) -> Outc
             self_check="yes",
         )
         profile = None if level is None else load_profile(level)
-        return run_job(job, (), model_fd=descriptor, sandbox=profile)
+        return run_job(job, (), model_fd=descriptor, sandbox=profile, templates=templates)
     finally:
         os.close(descriptor)
 

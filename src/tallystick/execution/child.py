@@ -23,7 +23,14 @@ from tallystick.sandbox.channel import Channel, serve
 _BEAT_SECONDS: Final = 30.0
 
 
-def _handle(request: Any, channel: Channel) -> None:
+def settle() -> None:
+    """What holds for every process that runs jobs."""
+    os.umask(0o077)
+    sys.setrecursionlimit(2000)
+
+
+def handle(request: Any, channel: Channel) -> None:
+    """Do the job that ``request`` describes, and tell everything to ``channel``."""
     op = request["op"]
     job = decode(JOBS[op], request["job"], where=op)
     channel.keep_alive(_BEAT_SECONDS)
@@ -53,6 +60,5 @@ def _handle(request: Any, channel: Channel) -> None:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
-    sys.setrecursionlimit(2000)
-    serve(_handle)
+    settle()
+    serve(handle)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tallystick.engine.libllama.adapter import LlamaModel, open_model
 from tallystick.engine.libllama.compiled_tap import open_taps
 from tallystick.engine.libllama.library import Library
+from tallystick.engine.libllama.tap import TapMaker
 from tallystick.errors import EvidenceError, IncomparableError
 from tallystick.evidence.adapter.offload import scan_offload
 from tallystick.execution.jobs import EngineSetup
@@ -66,14 +67,26 @@ class Reporter:
         self._channel.send_data(piece)
 
 
+# A process that is forked by a template has the engine already.
+_loaded: dict[tuple[str, str, str | None], tuple[Library, TapMaker]] = {}
+
+
+def load_engine(setup: EngineSetup) -> tuple[Library, TapMaker]:
+    """Return the library and the observer of ``setup``, loaded once in this process."""
+    key = (setup.library, setup.identity, setup.observer)
+    if key not in _loaded:
+        library = Library(Path(setup.library))
+        observer = None if setup.observer is None else Path(setup.observer)
+        _loaded[key] = library, open_taps(library, observer)
+    return _loaded[key]
+
+
 class Engine:
     """The library and the model of one job."""
 
     def __init__(self, setup: EngineSetup, model_fd: int, reporter: Reporter) -> None:
-        self.library = Library(Path(setup.library))
+        self.library, taps = load_engine(setup)
         self.threads = setup.threads
-        observer = None if setup.observer is None else Path(setup.observer)
-        taps = open_taps(self.library, observer)
         self.observer = taps.kind
         reporter.event(EventKind.LOADING)
         started = time.monotonic_ns()

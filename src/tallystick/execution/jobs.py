@@ -39,6 +39,14 @@ class EngineSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class Preload:
+    """What a template loads before it forks children: the engine of ``setup``, and ``modules``."""
+
+    setup: EngineSetup
+    modules: Annotated[tuple[ShortText, ...], MaxLength(64)]
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateJob:
     """Run ``run`` on the model behind ``model_fd`` and gather the evidence that it asks for.
 

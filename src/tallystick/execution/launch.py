@@ -27,6 +27,7 @@ from tallystick.execution.jobs import (
     ObserveJob,
     ReplayJob,
 )
+from tallystick.execution.templates import Templates
 from tallystick.models.digests import DigestCache
 from tallystick.models.files import opened
 from tallystick.sandbox.confinement import Confinement
@@ -159,10 +160,12 @@ def run_job(
     on_text: OnText = no_text,
     model_fd: int | None = None,
     sandbox: SandboxProfile | None = None,
+    templates: Templates | None = None,
 ) -> Outcome:
     """Run one job in a child of its own and return its outcome; the child is gone then.
 
-    With a ``sandbox`` the child locks itself and is audited before it opens the model. Raises
+    With a ``sandbox`` the child locks itself and is audited before it opens the model. With
+    ``templates`` it is forked by one of them, which has loaded the engine before. Raises
     SandboxError where that is not possible, or not as tight as promised; what the child reports;
     and RunFailedError when it dies or falls silent, or when the engine library is not (any more)
     the file that was hashed.
@@ -173,12 +176,15 @@ def run_job(
     events: list[Event] = []
     most_events = _OTHER_EVENTS + (job.run.max_tokens if isinstance(job, GenerateJob) else 0)
     result: dict[str, Any] | None = None
+    modules = _modules(name)
+    template = None if templates is None else templates.of(job.setup, environment, modules)
     child = Child(
         PROGRAM,
         {"op": name, "job": encode(job)},
         environment=environment,
         pass_fds=() if model_fd is None else (model_fd,),
-        confinement=None if sandbox is None else _confinement(sandbox, job, name, model_fd),
+        confinement=None if sandbox is None else _confinement(sandbox, job, modules, model_fd),
+        template=template,
     )
     with child:
         for message in child.messages(idle_timeout=IDLE_SECONDS, errors=_errors(job)):
@@ -206,7 +212,14 @@ def run_job(
     return Outcome(result, tuple(events), peak, child.audit)
 
 
-def _confinement(sandbox: SandboxProfile, job: Job, name: str, model_fd: int | None) -> Confinement:
+def _modules(name: str) -> tuple[str, ...]:
+    """Return what a child imports for a job of the kind ``name``."""
+    return (f"tallystick.execution.{name}_child", *_LAZY_MODULES)
+
+
+def _confinement(
+    sandbox: SandboxProfile, job: Job, modules: tuple[str, ...], model_fd: int | None
+) -> Confinement:
     """Return what holds the child of ``job``, and what it needs inside besides the runtime."""
     if isinstance(job, FingerprintJob):
         raise SandboxError(
@@ -221,7 +234,7 @@ def _confinement(sandbox: SandboxProfile, job: Job, name: str, model_fd: int | N
         profile=sandbox,
         files=loaded,
         libraries=loaded,
-        modules=(f"tallystick.execution.{name}_child", *_LAZY_MODULES),
+        modules=modules,
         model_size=0 if model_fd is None else os.fstat(model_fd).st_size,
     )
 

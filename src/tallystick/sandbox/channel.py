@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,6 +40,11 @@ class Channel:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor that is written to."""
+        return self._descriptor
 
     def send(self, kind: str, body: dict[str, JSONValue]) -> None:
         """Send one message; blocks while the pipe is full."""
@@ -83,7 +88,7 @@ class Channel:
         self.send("progress", {"what": what, "done": done, "total": total})
 
 
-def _keep_memory_private() -> None:
+def keep_memory_private() -> None:
     """What this process works with is private: nobody shall find it in a core dump.
 
     The limit alone is no help where the kernel pipes dumps to a program. A process that is not
@@ -131,7 +136,7 @@ def read_request(descriptor: int = 0) -> JSONValue:
     return parse_strict(b"".join(chunks), max_bytes=MAX_REQUEST)
 
 
-def _unforeseen(error: Exception) -> dict[str, JSONValue]:
+def unforeseen(error: Exception) -> dict[str, JSONValue]:
     """Describe an exception that nobody expected, without its text."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return {
@@ -143,7 +148,21 @@ def _unforeseen(error: Exception) -> dict[str, JSONValue]:
     }
 
 
-def serve(handler: Callable[[Any, Channel], None]) -> None:
+def as_error(error: TallystickError) -> dict[str, JSONValue]:
+    """Return the body of the message that reports ``error``."""
+    return {
+        "type": type(error).__name__,
+        "message": _plain(error.message),
+        "expected": _plain(error.expected),
+        "found": _plain(error.found),
+        "hint": _plain(error.hint),
+    }
+
+
+Handler = Callable[[Any, Channel], None]
+
+
+def serve(handler: Handler) -> None:
     """Run ``handler(request, channel)`` as the body of a child program.
 
     The descriptor to write to is the program's first argument; a second one is that of the
@@ -151,33 +170,27 @@ def serve(handler: Callable[[Any, Channel], None]) -> None:
     becomes an ``error`` message. Any other exception becomes one that names its type and place,
     not its text: that may quote what the child was working on, which is private.
     """
-    descriptor = int(sys.argv[1])
-    if len(sys.argv) > 2:
+    work(handler, [int(word) for word in sys.argv[1:]])
+
+
+def work(handler: Handler, words: Sequence[int]) -> NoReturn:
+    """Do what :func:`serve` does, with the numbers ``words`` as the program's arguments."""
+    descriptor = words[0]
+    _die_with_parent(descriptor)
+    if len(words) > 1:
         from tallystick.sandbox.cage import enter  # most children are not locked
 
-        enter(int(sys.argv[2]), result=descriptor)
-        _keep_memory_private()  # what locks itself has to be looked at until then
-    else:
-        _keep_memory_private()
-        _die_with_parent(descriptor)
+        enter(words[1], result=descriptor)
+    keep_memory_private()  # what locks itself has to be looked at until then
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
     channel = Channel(descriptor)
     try:
         handler(read_request(), channel)
     except TallystickError as error:
-        channel.send(
-            "error",
-            {
-                "type": type(error).__name__,
-                "message": _plain(error.message),
-                "expected": _plain(error.expected),
-                "found": _plain(error.found),
-                "hint": _plain(error.hint),
-            },
-        )
+        channel.send("error", as_error(error))
         _leave(descriptor, error.exit_code)
     except Exception as error:
-        channel.send("error", _unforeseen(error))
+        channel.send("error", unforeseen(error))
         _leave(descriptor, RunFailedError.exit_code)
     channel.send("done", {})
     _leave(descriptor, 0)

@@ -63,7 +63,7 @@ class MessageReader:
         while True:
             end = self._buffer.find(b"\n", self._searched)
             if end >= 0:
-                message = _parse(self._take(end + 1)[:-1])
+                message = parse_message(self._take(end + 1)[:-1])
                 return self._with_data(message, idle_timeout) if message.kind == "data" else message
             self._searched = len(self._buffer)
             if self._searched > MAX_MESSAGE:
@@ -102,7 +102,8 @@ class MessageReader:
         return bool(chunk)
 
 
-def _parse(line: bytes) -> Message:
+def parse_message(line: bytes) -> Message:
+    """Return the message that ``line`` is. Raises RunFailedError."""
     try:
         value = parse_strict(line, max_bytes=MAX_MESSAGE)
     except TallystickError as error:

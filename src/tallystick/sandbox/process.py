@@ -7,12 +7,9 @@ import fcntl
 import os
 import re
 import signal
-import site
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,7 +35,9 @@ from tallystick.sandbox.messages import (
     MessageReader,
     error_from,
 )
+from tallystick.sandbox.programs import Process, Start, spawn
 from tallystick.sandbox.sealed import sealed
+from tallystick.sandbox.template import Template
 
 _PEAK = re.compile(rb"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _STDERR_TAIL = 16 * 1024
@@ -46,24 +45,6 @@ _GRACE = 5.0  # seconds for a child that has nothing left to do
 _PIPE_BYTES = 1024 * 1024  # what anybody may ask for
 # Kinds of messages that come once a token: too many to look at the child's memory at each.
 _FREQUENT = ("event", "text", "data")
-# The child's whole environment; callers add what the engine reads when it is loaded.
-_BASE_ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "TZ": "UTC"}
-
-
-def _python_flags() -> list[str]:
-    """Imports come from where this process's come from, and never from the current directory."""
-    flags = ["-P", "-X", "utf8"]
-    return flags if site.ENABLE_USER_SITE else ["-s", *flags]
-
-
-def _import_environment() -> dict[str, str]:
-    """Return the variables without which an install outside the interpreter is not found."""
-    found = {}
-    if not sys.flags.ignore_environment and (path := os.environ.get("PYTHONPATH")):
-        found["PYTHONPATH"] = path
-    if site.ENABLE_USER_SITE:
-        found["PYTHONUSERBASE"] = site.getuserbase()
-    return found
 
 
 def _widen(pipe: int) -> None:
@@ -73,21 +54,14 @@ def _widen(pipe: int) -> None:
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """How to start a program; the request may be private."""
-
-    program: str
-    request: JSONValue = field(repr=False)
-    environment: Mapping[str, str]
-    pass_fds: tuple[int, ...]
-
-
 class Child:
     """A running child program. Use as a context manager: leaving it means the child is gone.
 
     ``program`` is a module that calls :func:`tallystick.sandbox.channel.serve`; ``request`` is a
     JSON value; ``pass_fds`` stay open in the child under the same numbers.
+
+    With a ``template``, which has to be of the same program and environment, it is forked by that;
+    without one, or when that is gone, it is started afresh.
 
     With a ``confinement`` the child locks itself and is looked at before it gets to its work.
     Raises SandboxError then, when no acceptable level can be enforced, or a channel is open that
@@ -102,45 +76,53 @@ class Child:
         environment: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
         confinement: Confinement | None = None,
+        template: Template | None = None,
     ) -> None:
         self.peak_rss = 0
+        self._template = template
         self._done = False
         self._held: Held | None = None
-        environment = {**_BASE_ENVIRONMENT, **_import_environment(), **(environment or {})}
-        start = _Start(program, request, environment, tuple(pass_fds))
+        start = Start(program, request, environment or {}, tuple(pass_fds))
         if confinement is None:
             self._start(start)
         else:
             self._start_held(start, confinement)
 
-    def _start(self, start: _Start, spec: int | None = None, given: Sequence[int] = ()) -> None:
+    def _start(self, start: Start, spec: int | None = None, given: Sequence[int] = ()) -> None:
         """Start the program; ``spec`` describes its cage, for which it is ``given`` descriptors."""
         self._tail = bytearray()
-        stdin = sealed(start.request)
-        self._read, write = os.pipe()
-        _widen(self._read)
-        words = [str(write)] if spec is None else [str(write), str(spec)]
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, *_python_flags(), "-m", start.program, *words],
-                stdin=stdin,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=(write, *start.pass_fds, *given),
-                env=start.environment,
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(self._read)
-            raise
-        finally:
-            os.close(stdin)
-            os.close(write)
+        with contextlib.ExitStack() as theirs:
+            stdin = sealed(start.request)
+            theirs.callback(os.close, stdin)
+            self._read, write = os.pipe()
+            theirs.callback(os.close, write)
+            said, stderr = os.pipe()
+            theirs.callback(os.close, stderr)
+            _widen(self._read)
+            words = [write] if spec is None else [write, spec]
+            passed = (write, *start.pass_fds, *given)
+            try:
+                forked = None
+                if self._template is not None:
+                    places = {0: stdin, 2: stderr, **{number: number for number in passed}}
+                    forked = self._template.fork(places, words)
+                self._process: Process = forked or spawn(
+                    start.program,
+                    [str(word) for word in words],
+                    environment=start.environment,
+                    stdin=stdin,
+                    stderr=stderr,
+                    pass_fds=passed,
+                )
+            except BaseException:
+                os.close(self._read)
+                os.close(said)
+                raise
         self._reader = MessageReader(self._read)
-        self._drain = threading.Thread(target=self._drain_stderr, daemon=True)
+        self._drain = threading.Thread(target=self._drain_stderr, args=(said,), daemon=True)
         self._drain.start()
 
-    def _start_held(self, start: _Start, confinement: Confinement) -> None:
+    def _start_held(self, start: Start, confinement: Confinement) -> None:
         """Start the program locked, at the highest acceptable level that can be enforced."""
         lowered: list[str] = []
         *others, lowest = confinement.profile.levels()
@@ -153,7 +135,7 @@ class Child:
             raise refused(refusal, confinement.profile, lowest)
 
     def _start_at(
-        self, start: _Start, confinement: Confinement, level: str, lowered: Sequence[str]
+        self, start: Start, confinement: Confinement, level: str, lowered: Sequence[str]
     ) -> Refusal | None:
         with prepared(confinement, level, start.pass_fds) as ends:
             self._start(start, ends.spec, ends.given)
@@ -183,9 +165,8 @@ class Child:
         """Process id of the child, from outside: of its locked self, if it is held."""
         return self._process.pid if self._held is None else self._held.pid
 
-    def _drain_stderr(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as stream:
+    def _drain_stderr(self, said: int) -> None:
+        with open(said, "rb", buffering=0) as stream:
             while chunk := os.read(stream.fileno(), 65536):
                 self._tail += chunk
                 del self._tail[:-_STDERR_TAIL]
@@ -217,7 +198,7 @@ class Child:
         if not self._await_exit(_GRACE):
             self._kill()
             how = "it closed its pipe and went on"
-        elif (code := self._process.returncode) < 0:
+        elif (code := self._process.returncode or 0) < 0:
             how = f"killed by {_signal_name(-code)}"
         else:
             how = f"exit status {code}"

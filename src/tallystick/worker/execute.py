@@ -26,6 +26,7 @@ from tallystick.execution.launch import (
     no_text,
     run_job,
 )
+from tallystick.execution.templates import Templates
 from tallystick.models.manifest import PinnedFacts
 from tallystick.models.registry import ModelFile, OpenModel
 from tallystick.receipts.build_parts import SupervisorFacts
@@ -137,8 +138,17 @@ def prepare_class(
     )
 
 
-def execute(settled: Settled, opened: OpenModel, prepared: Prepared, show: Show) -> Executed:
-    """Generate in a child. Raises RunFailedError, and what a child may raise."""
+def execute(
+    settled: Settled,
+    opened: OpenModel,
+    prepared: Prepared,
+    show: Show,
+    templates: Templates | None = None,
+) -> Executed:
+    """Generate in a child, forked by one of ``templates`` where they are given.
+
+    Raises RunFailedError, and what a child may raise.
+    """
     runtime, papers = prepared.runtime_class, settled.papers.papers
     job = GenerateJob(
         setup=settled.engine.setup(settled.options.threads),
@@ -158,6 +168,7 @@ def execute(settled: Settled, opened: OpenModel, prepared: Prepared, show: Show)
         on_text=show.on_text,
         model_fd=opened.fd,
         sandbox=None if settled.sandbox.level == "none" else settled.sandbox,
+        templates=templates,
     )
     opened.unchanged()
     telemetry = _telemetry(outcome)

@@ -24,6 +24,7 @@ from tallystick.errors import (
     TallystickError,
     UnavailableError,
 )
+from tallystick.execution.templates import Templates
 from tallystick.queues.port import JobResult, JobState, Lease, Queue
 from tallystick.queues.spool import collect
 from tallystick.store.artifacts import prepare_under, remove_set
@@ -71,6 +72,7 @@ class Worker:
         self._reporter = reporter or Reporter(self.worker_id, None, None)
         self._receipts = _path(settings.receipts) or home / "receipts"
         self._missing = MissingModels(settings.models, home)
+        self._templates = Templates()
 
     def work(self, *, until: Literal["stopped", "empty"] = "stopped") -> int:
         """Work until told to stop, or (``empty``) until nothing waits; return the number of turns.
@@ -96,6 +98,7 @@ class Worker:
                     self._stop.wait(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
         finally:
+            self._templates.close()
             self._reporter.end()
         return self._turns
 
@@ -282,6 +285,7 @@ class Worker:
             signer=SignerChoice(_path(settings.key)),
             audit_key=_path(settings.audit_key),
             home=self._home,
+            templates=self._templates,
         )
 
         def look(_what: str, _done: int, _total: int) -> None:

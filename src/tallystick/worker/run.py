@@ -30,6 +30,7 @@ from tallystick.execution.launch import (
     no_progress,
     no_text,
 )
+from tallystick.execution.templates import Templates
 from tallystick.models.manifest import (
     PinnedFacts,
     Runtime,
@@ -94,10 +95,11 @@ def no_guard(_: Planned) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a set goes and with which keys: None chooses the defaults of the data folder.
+    """Where a set is made and with which keys: None chooses the defaults of the data folder.
 
     ``output_dir`` is new or empty and gets the set itself; else a folder named by its id is made
-    in ``receipts``, or in the data folder's receipts.
+    in ``receipts``, or in the data folder's receipts. With ``templates`` the run's child is forked
+    by one of them, and not started afresh.
     """
 
     output_dir: Path | None = None
@@ -105,6 +107,7 @@ class Place:
     signer: SignerChoice = field(default_factory=SignerChoice)
     audit_key: Path | None = None
     home: Path | None = None
+    templates: Templates | None = None
 
 
 def run(
@@ -199,7 +202,7 @@ def _run(model: str, order: Order, where: Place, show: Show, guard: Guard = no_g
     audit = _existing_audit_key(where.audit_key, home, where.output_dir)
     with _claim(where, home) as place:
         keys = _Keys(existing_key(where.signer, home), audit)
-        sealed = _sealed(model, order, home, place.directory, keys, show)
+        sealed = _sealed(model, order, where, place.directory, keys, show)
         # From here on the answer is all that is held of what the run read, wrote and drew.
         record = record_in(place.directory)
         built = finish_set(sealed.contents, sealed.signer, sealed.audit, record)
@@ -222,9 +225,10 @@ def _run(model: str, order: Order, where: Place, show: Show, guard: Guard = no_g
 
 
 def _sealed(
-    model: str, order: Order, home: Path, directory: Path, keys: _Keys, show: Show
+    model: str, order: Order, where: Place, directory: Path, keys: _Keys, show: Show
 ) -> _Sealed:
     """Settle, execute and seal; whatever is private is gone on return, but for the answer."""
+    home = where.home or default_home()
     engine = find_engine(home)
     chosen = resolve(model, home, show.on_progress)
     with open_model(chosen) as opened:
@@ -238,7 +242,7 @@ def _sealed(
         )
         settled = Settled(run, papers, order.options, pinned, engine, sandbox)
         prepared = prepare_class(home, opened, chosen, engine, order.options, show.on_progress)
-        executed = execute(settled, opened, prepared, show)
+        executed = execute(settled, opened, prepared, show, where.templates)
     # Made now that there is something to seal.
     audit, made = (keys.audit, False) if keys.audit else default_audit_key(home, directory)
     inputs = _inputs(settled, prepared, executed)

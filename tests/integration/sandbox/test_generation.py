@@ -47,7 +47,7 @@ def test_a_held_run_gives_every_equal_byte(
 
 def test_experts_and_graphs_are_gathered_alike(toy_moe: Path, home: Path) -> None:
     need_level("full")
-    asked = {"evidence": ("states", "gemm"), "policy": "sequential", "chat": None}
+    asked: dict[str, Any] = {"evidence": ("states", "gemm"), "policy": "sequential", "chat": None}
     free, held = (held_run(toy_moe, home, level, **asked) for level in (None, "full"))
     assert made(held) == made(free)
     assert int(made(held)["trace_events"]) > 0

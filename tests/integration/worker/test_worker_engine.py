@@ -141,15 +141,22 @@ def open_files() -> int:
 
 
 def engine_children(parent: int) -> tuple[int, ...]:
-    """Return the children of a worker that have the engine: a model's facts come from one too."""
+    """Return the children that execute runs or calibrate, for a worker or for its templates."""
+    found = [pid for pid in children_of(parent) if executes(pid, b"execution.child")]
+    for template in templates_of(parent):
+        found += children_of(template)
+    return tuple(found)
 
-    def has_the_engine(pid: int) -> bool:
-        try:
-            return b"execution.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            return False
 
-    return tuple(pid for pid in children_of(parent) if has_the_engine(pid))
+def templates_of(parent: int) -> tuple[int, ...]:
+    return tuple(pid for pid in children_of(parent) if executes(pid, b"execution.template"))
+
+
+def executes(pid: int, program: bytes) -> bool:
+    try:
+        return program in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def test_many_runs_each_accounted_for_once(farm: Farm, tmp_path: Path) -> None:

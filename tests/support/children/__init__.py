@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import tallystick
+
 SERVED = "tests.support.children.served"
 RAW = "tests.support.children.raw"
 _ROOT = Path(__file__).resolve().parents[3]
+_SOURCE = str(Path(tallystick.__file__).resolve().parents[1])
 _LAUNCHER = """\
 #!{python} -I
 # Called as an interpreter would be: -P -X utf8 -m PROGRAM DESCRIPTOR
@@ -32,7 +35,7 @@ def use_test_children(
     With ``python`` they run in that interpreter, which has to be of our version.
     """
     launcher = folder / "launcher"
-    paths = [str(_ROOT)]
+    paths = [str(_ROOT), _SOURCE]
     if python is not None:
         paths += [path for path in sys.path if path.endswith(("src", "site-packages"))]
     launcher.write_text(

@@ -24,7 +24,7 @@ from tallystick.errors import (
     RunFailedError,
     TallystickError,
 )
-from tallystick.sandbox import process
+from tallystick.sandbox import programs
 from tallystick.sandbox.process import Child, run_child
 from tests.support.children import RAW, SERVED, use_test_children
 from tests.support.ordinary_user import run_as_ordinary_user
@@ -262,10 +262,10 @@ def test_an_install_for_one_user_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
     monkeypatch.setattr(site, "getuserbase", lambda: "/home/someone/.local")
     assert served("look")["environment"]["PYTHONUSERBASE"] == "/home/someone/.local"
-    assert "-s" not in process._python_flags()
+    assert "-s" not in programs.python_flags()
     monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
     assert "PYTHONUSERBASE" not in served("look")["environment"]
-    assert process._python_flags()[0] == "-s"
+    assert programs.python_flags()[0] == "-s"
 
 
 def kinds(do: str, **more: Any) -> list[str]:
