@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tallystick.audit.diff import Difference as ReceiptDifference
     from tallystick.audit.diff import ReceiptDiff, diff_receipts
     from tallystick.audit.match import MatchReport, MatchRule, match_sets
-    from tallystick.audit.replay import ReplayReport, replay
+    from tallystick.audit.replay import ReplayReport, TranscriptRequest, replay
     from tallystick.audit.transcript import TranscriptReport, check_transcript
     from tallystick.bundles.check import CheckedBundle, check_bundle
     from tallystick.bundles.create import CreatedBundle, create_bundle
@@ -146,6 +146,7 @@ __all__ = [
     "TileRun",
     "Transcript",
     "TranscriptReport",
+    "TranscriptRequest",
     "TrustPolicy",
     "ValidDocument",
     "VerificationReport",
@@ -257,6 +258,7 @@ _HOMES: Final = {
     "TileRun": "tallystick.bundles.runs",
     "Transcript": "tallystick.evidence.observer.reader",
     "TranscriptReport": "tallystick.audit.transcript",
+    "TranscriptRequest": "tallystick.audit.replay",
     "TrustPolicy": "tallystick.attest.trust",
     "ValidDocument": "tallystick.contracts.recognise",
     "VerificationReport": "tallystick.receipts.report",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tallystick import read_transcript
 from tallystick.contracts.runtime import RowClass
 from tests.support.runs import EngineHome, HonestRun, write_forgery
 from tests.support.sets import SIGNER, STRANGER, fake_digest
@@ -83,6 +85,34 @@ def test_json(engine_home: EngineHome, place: Path, model: Path) -> None:
     assert (document["exact"], document["sampled"], document["states"]) == (N, N, "equal")
     assert document["signature"] == "not_checked"
     assert int(document["replay_ns"]) > 0
+
+
+def test_a_transcript_of_the_pass_is_a_private_new_file(
+    engine_home: EngineHome, place: Path, model: Path, tmp_path: Path, endless_model: Endless
+) -> None:
+    file = tmp_path / "pass.jsonl"
+    words = ("replay", place, "--model", model, "--transcript", file)
+    done = engine_home.cli(*words)
+    assert done.returncode == 0, done.stderr
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    written = file.read_bytes()
+    read = read_transcript([written])
+    assert read.header.observer == "sketch"
+    assert read.result.generated_token_ids == HonestRun.load(place).opening.sampled_ids
+    checked = engine_home.cli("observe", "--model", model, "--check", file, "--json")
+    assert json.loads(checked.stdout)["products"] == read.gemms > 0
+    again = engine_home.cli(*words, "--observer", "graph")
+    assert (again.returncode, again.stdout) == (6, "")
+    assert "nothing is ever overwritten" in again.stderr
+    assert file.read_bytes() == written
+    other = tmp_path / "other.jsonl"
+    refused = engine_home.cli(
+        "replay", place, "--model", endless_model("gemma3"), "--transcript", other
+    )
+    assert refused.returncode == 1
+    alone = engine_home.cli("replay", place, "--model", model, "--observer", "graph")
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert not other.exists()
 
 
 def test_the_receipt_file_names_its_set(engine_home: EngineHome, place: Path, model: Path) -> None:

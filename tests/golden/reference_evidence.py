@@ -34,15 +34,17 @@ def operations(event: Record) -> list[tuple[int, Op]]:
     return [(stage, (names[kind], elements))]
 
 
-def steps(records: list[Record]) -> list[Step]:
-    """Return the steps of a transcript."""
+def steps(records: list[Record], chunks: list[int] | None = None) -> list[Step]:
+    """Return the steps of a transcript; of a pass they evaluate ``chunks`` tokens each."""
     found: list[Step] = []
+    names = ["prefill", "decode", "sealing"]
     for record in records:
         if record["record"] != "event":
             continue
-        at = (["prefill", "decode"].index(record["phase"]), record["phase_step"])
+        at = (names.index(record["phase"]), record["phase_step"])
         if not found or found[-1][:2] != at:
-            found.append((*at, len(found), 1, []))
+            before = sum(step[3] for step in found)
+            found.append((*at, before, chunks[at[1]] if chunks else 1, []))
         found[-1][4].extend(operations(record))
     return found
 

@@ -20,19 +20,20 @@ from tallystick.evidence.schedule_checks import price
 from tests.golden import reference_observer as observer
 from tests.golden.write_evidence_vectors import text
 from tests.support.decoding import decode_schedule
-from tests.support.evidence import SMALL_GATE, small_header
+from tests.support.evidence import SEALING_GATE, SMALL_GATE, small_header
 from tests.support.vectors import spec_vectors
 
 TEXT: Final = (spec_vectors() / "evidence.json").read_text(encoding="utf-8")
 VECTORS: Final = json.loads(TEXT)
 BLIND: Final = bytes.fromhex(VECTORS["blind"])
+SEALING_TRANSCRIPT: Final = (spec_vectors() / "observer-sealing.jsonl").read_bytes()
 
 
 def test_the_second_implementation_writes_this_file() -> None:
     assert text() == TEXT
 
 
-@pytest.mark.parametrize("name", ["live", "sealed"])
+@pytest.mark.parametrize("name", ["live", "sealed", "pass"])
 def test_schedules_and_traces(name: str) -> None:
     vector = VECTORS[name]
     schedule = decode_schedule(bytes.fromhex(vector["schedule"]))
@@ -65,6 +66,18 @@ def test_the_golden_transcript_gives_this_evidence() -> None:
     assert encode_schedule(found.evidence.schedule).hex() == VECTORS["live"]["schedule"]
     assert encode_trace(found.evidence.trace).hex() == VECTORS["live"]["trace"]
     assert encode_routes(found.routes).hex() == VECTORS["routes"]["encoding"]
+
+
+def test_the_golden_transcript_of_a_pass_gives_this_evidence() -> None:
+    wanted = VECTORS["pass"]
+    found = adapt_transcript([SEALING_TRANSCRIPT], SEALING_GATE, BLIND)
+    assert found.evidence.trace is not None
+    assert found.routes is not None
+    assert encode_schedule(found.evidence.schedule).hex() == wanted["schedule"]
+    assert encode_trace(found.evidence.trace).hex() == wanted["trace"]
+    assert (found.gemm_root or b"").hex() == wanted["gemm_root"]
+    assert encode_routes(found.routes).hex() == wanted["routes"]["encoding"]
+    assert (found.expert_route_root or b"").hex() == wanted["routes"]["expert_route_root"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["portable"], ids=lambda vector: vector["name"])

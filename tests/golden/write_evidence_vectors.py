@@ -9,6 +9,7 @@ from typing import Any
 from tests.golden import reference_compute as compute
 from tests.golden import reference_evidence as reference
 from tests.golden import reference_observer as observer
+from tests.golden import reference_sealing_pass as sealing
 from tests.golden.reference_compute import hashed
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "spec" / "vectors" / "evidence.json"
@@ -53,13 +54,36 @@ def document() -> dict[str, Any]:
         "encoding": b"".join(route_parts).hex(),
         "expert_route_root": hashed("palw.expert-routes", 1, BLIND, *route_parts),
     }
+    run = sealing.Pass()
+    records = sealing.records(run)
+    chunks = [len(chunk.positions) for chunk in sealing.chunks(run)]
+    found = reference.steps(records, chunks)
+    sketches = [event["sketch"]["hex"] for event in records if "sketch" in event]
+    whole_pass = observed(found, sketches, reference.SEALING, ruleset)
     return {
         "blind": BLIND.hex(),
         "ruleset_id": RULESET,
         "live": live,
         "sealed": sealed,
         "routes": routes,
+        "pass": {**whole_pass, "routes": routes_of(run)},
         "portable": [*portables(live, sealed, routes["expert_route_root"])],
+    }
+
+
+def routes_of(run: sealing.Pass) -> dict[str, Any]:
+    """Return the routes of a pass: by position, in the last layer from the first sample on."""
+    rows = [
+        sealing.chosen(position, layer)
+        for position in range(run.positions)
+        for layer in range(sealing.LAYERS)
+        if layer < sealing.LAYERS - 1 or position >= len(run.prompt) - 1
+    ]
+    parts = reference.route_parts(sealing.LAYERS, sealing.EXPERTS, sealing.USED, rows)
+    return {
+        "rows": rows,
+        "encoding": b"".join(parts).hex(),
+        "expert_route_root": hashed("palw.expert-routes", 1, BLIND, *parts),
     }
 
 

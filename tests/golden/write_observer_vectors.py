@@ -1,4 +1,4 @@
-"""Write docs/spec/vectors/observer.json and observer.jsonl with the second implementation."""
+"""Write docs/spec/vectors/observer.json and both transcripts with the second implementation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.golden import reference_observer as reference
+from tests.golden import reference_sealing_pass as sealing
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "spec" / "vectors"
 # Zero, the smallest and the largest subnormal, both sides of each bound, the largest finite value.
@@ -44,3 +45,4 @@ def text() -> str:
 if __name__ == "__main__":
     (FOLDER / "observer.json").write_text(text(), encoding="utf-8")
     (FOLDER / "observer.jsonl").write_bytes(reference.transcript("sketch"))
+    (FOLDER / "observer-sealing.jsonl").write_bytes(sealing.transcript(sealing.Pass()))

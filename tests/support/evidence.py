@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -63,6 +64,8 @@ SMALL_GATE = HeaderGate(
     file_type=7,
     rope_frequency_scale="0.25",
 )
+#: The gate of the model of `reference_sealing_pass`.
+SEALING_GATE = replace(SMALL_GATE, layers=2, blocks=2)
 _METADATA = {
     "general.architecture": "qwen35moe",
     "general.file_type": "7",

@@ -73,6 +73,7 @@ PUBLIC = [
     "TileRun",
     "Transcript",
     "TranscriptReport",
+    "TranscriptRequest",
     "TrustPolicy",
     "ValidDocument",
     "VerificationReport",

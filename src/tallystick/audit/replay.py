@@ -35,9 +35,12 @@ from tallystick.contracts.manifest import RuntimeManifest
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Core, Receipt
 from tallystick.contracts.runtime import SEQUENTIAL, RowClass
-from tallystick.errors import EvidenceError, IncomparableError, InputError
+from tallystick.errors import EvidenceError, IncomparableError, InputError, UsageError
+from tallystick.evidence.adapter.gates import gate_of
 from tallystick.evidence.gemm_trace import decode_trace
 from tallystick.evidence.observed import ObservedEvidence
+from tallystick.evidence.observer.records import CONTEXT_TOKENS
+from tallystick.evidence.observer.sealing import SEALING_OBSERVERS
 from tallystick.evidence.portable import decode_portable
 from tallystick.evidence.routes import decode_routes
 from tallystick.execution import fingerprint as fingerprints
@@ -48,10 +51,13 @@ from tallystick.execution.knobs import knob_text
 from tallystick.execution.launch import (
     InstalledEngine,
     OnProgress,
+    OnText,
     find_engine,
     no_progress,
+    no_text,
     run_job,
 )
+from tallystick.execution.observe import OnLine, TranscriptLines, require_gate
 from tallystick.execution.schedule import MAX_FLOOR
 from tallystick.models.add import hash_file
 from tallystick.models.manifest import pinned_facts
@@ -69,6 +75,17 @@ from tallystick.receipts.verify import VerifyContext, verify_with
 from tallystick.store.home import home as default_home
 from tallystick.store.home import user_path
 from tallystick.store.sets import read_set
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptRequest:
+    """That a replay is to write a transcript of its pass, for ``observer`` graph or sketch.
+
+    Its lines (docs/spec/observer.md) go to ``on_line`` and are private: the last one holds the ids.
+    """
+
+    observer: str
+    on_line: OnLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +131,7 @@ def replay(
     key: AuditKey | BundleKey | None = None,
     network_id: bytes | None = None,
     threads: int | None = None,
+    transcript: TranscriptRequest | None = None,
     home: Path | None = None,
     on_progress: OnProgress = no_progress,
 ) -> ReplayReport:
@@ -123,7 +141,9 @@ def replay(
     private half; None tries the data folder's audit key. ``network_id`` is the network whose
     receipts count, None the local one. Raises EvidenceError when the set does not
     hold or the model is another one, IncomparableError when this machine cannot execute the
-    receipt's runtime class, InputError when the private half is withheld or locked.
+    receipt's runtime class, InputError when the private half is withheld or locked; with a
+    ``transcript`` UsageError when it would pass its bounds, InputError for more tokens than it may
+    have.
     """
     where = home or default_home()
     context = VerifyContext(
@@ -135,6 +155,8 @@ def replay(
     held = _open(read_set(path).files, context)
     documents, opening = held.documents, held.opening
     receipt, core = documents.receipt, documents.receipt.core
+    if transcript is not None:
+        _require_transcript(transcript, opening)
     _require_model(core, model, where, on_progress)
     engine = find_engine(where)
     _require_engine(core, engine)
@@ -153,9 +175,15 @@ def replay(
             claimed_ids=opening.sampled_ids,
             credential_id=documents.compute.body.worker_credential_id.hex(),
             renderer=receipt.observed.host.renderer,
+            transcript="none" if transcript is None else transcript.observer,
+            file_name="" if transcript is None else chosen.path.name,
         )
         outcome = run_job(
-            job, core.runtime_class.knobs, on_progress=on_progress, model_fd=opened.fd
+            job,
+            core.runtime_class.knobs,
+            on_progress=on_progress,
+            on_text=no_text if transcript is None else _lines(transcript, chosen),
+            model_fd=opened.fd,
         )
         opened.unchanged()
     found_run, claimed = outcome.generation(), held.claimed()
@@ -175,6 +203,29 @@ def replay(
         difference=compare(core, opening, found_run, claimed),
         replay_ns=found_run.timings.prefill,
     )
+
+
+def _require_transcript(transcript: TranscriptRequest, opening: Opening) -> None:
+    if transcript.observer not in SEALING_OBSERVERS:
+        raise UsageError(
+            "unknown observer",
+            expected=" or ".join(SEALING_OBSERVERS),
+            found=transcript.observer[:40],
+        )
+    tokens = len(opening.prompt_ids) + len(opening.sampled_ids)
+    if tokens > CONTEXT_TOKENS:
+        raise InputError(
+            "this run has more tokens than a transcript may have",
+            expected=f"at most {CONTEXT_TOKENS} in all",
+            found=str(tokens),
+            hint="replay it without a transcript",
+        )
+
+
+def _lines(transcript: TranscriptRequest, model: ModelFile) -> OnText:
+    """Return what takes the child's pieces, and holds the header to the model's facts."""
+    gate = gate_of(model.facts)
+    return TranscriptLines(transcript.on_line, lambda line: require_gate(line, gate)).take
 
 
 @dataclass(frozen=True, slots=True)

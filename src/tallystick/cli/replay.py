@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,7 @@ from tallystick.cli.options import (
 )
 from tallystick.cli.output import emit
 from tallystick.cli.progress import WorkProgress
+from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.audit.replay import ReplayReport
@@ -39,6 +42,17 @@ if TYPE_CHECKING:
 @bundle_key_options
 @network_option
 @threads_option
+@click.option(
+    "--transcript",
+    type=PATH,
+    metavar="FILE",
+    help="Write what the pass computes to the new file FILE, as `observe` does. Private.",
+)
+@click.option(
+    "--observer",
+    type=click.Choice(["graph", "sketch"]),
+    help="What --transcript holds; see `observe`. Default: sketch.",
+)
 @json_option
 @click.pass_context
 def command(
@@ -51,6 +65,8 @@ def command(
     bundle_key_file: Path | None,
     network: str | None,
     threads: int | None,
+    transcript: Path | None,
+    observer: str | None,
     as_json: bool,
 ) -> None:
     """Execute the receipt at PATH again on MODEL and compare every token and state.
@@ -59,16 +75,23 @@ def command(
     options your own audit key is tried. The signature is held against --key or --trust-policy when
     they are given, else against the key in the bundle.
 
-    Exit status: 0 every bit is equal, 1 something differs (and where), 3 this machine cannot
-    execute the receipt's runtime class, so nothing is said.
+    With --transcript the pass also writes what its graphs compute: the lines are private, the last
+    one holds the prompt's and the answer's token ids. `observe --check` reads them again.
+
+    Exit status: 0 every bit is equal, 1 something differs (and where), 2 the transcript would be
+    too large, 3 this machine cannot execute the receipt's runtime class, so nothing is said, 6 the
+    transcript cannot be written.
     """
     require_engine()
-    from tallystick.audit.replay import replay
+    from tallystick.audit.replay import TranscriptRequest, replay
     from tallystick.receipts.files import load_bundle_key, load_trust, set_directory
 
     trust = load_trust(key, trust_policy) if key or trust_policy else None
     opener = load_bundle_key(audit_key_file, bundle_key_file, (set_directory(path),))
-    with WorkProgress() as progress:
+    if observer is not None and transcript is None:
+        raise UsageError("--observer is for a transcript", expected="--transcript FILE with it")
+    with WorkProgress() as progress, _new_file(transcript) as write:
+        wanted = None if transcript is None else TranscriptRequest(observer or "sketch", write)
         report = replay(
             path,
             model,
@@ -76,6 +99,7 @@ def command(
             key=opener,
             network_id=network_of(network),
             threads=threads,
+            transcript=wanted,
             on_progress=progress.update,
         )
     origin = from_environment(context)
@@ -85,6 +109,44 @@ def command(
         lines=[*origin_lines(origin), *words(report)],
     )
     context.exit(report.exit_code)
+
+
+@contextlib.contextmanager
+def _new_file(path: Path | None) -> Iterator[Callable[[bytes], None]]:
+    """Yield what writes lines to the new, private file ``path``; after an error it is not left."""
+    if path is None:
+        yield lambda line: None
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+    def write(line: bytes) -> None:
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+    try:
+        yield write
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _unwritable(path: Path, error: OSError) -> UnavailableError:
+    return UnavailableError(
+        f"cannot write the transcript {path}",
+        expected="the name of a new file",
+        found=error.strerror,
+        hint="choose another place: nothing is ever overwritten",
+    )
 
 
 def _document(report: ReplayReport) -> dict[str, JSONValue]:

@@ -5,13 +5,12 @@ Everything is decided once for each distinct operation (docs/spec/evidence.md#sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tallystick.compute.architecture import Architecture
 from tallystick.compute.operations import ExpertGemm, ExpertRoute, Generic
 from tallystick.compute.rules import ComputeUnitCounter, ComputeUnitRules
-from tallystick.contracts.runtime import ROW_CLASS, RowClass, RuntimeClass
+from tallystick.contracts.runtime import ROW_CLASS, RuntimeClass
 from tallystick.errors import EvidenceError
+from tallystick.evidence.chunks import chunk_sizes
 from tallystick.evidence.schedule import OperationSchedule, SchedulePhase
 from tallystick.evidence.schedule_presence import check_presence
 
@@ -83,23 +82,6 @@ def check_steps(schedule: OperationSchedule, runtime: RuntimeClass) -> None:
                 expected=f"{size} tokens in step {number}",
                 found=str(step.tokens),
             )
-
-
-def chunk_sizes(count: int, row_class: RowClass) -> Iterator[int]:
-    """Yield how many of ``count`` positions each batch of a pass has.
-
-    A remainder below the floor borrows rows from the chunk before it; where the class is too
-    narrow for that, each batch has one (docs/spec/execution.md#chunks).
-    """
-    floor, top = row_class.floor, row_class.max_rows
-    if count < floor or top < 2 * floor:
-        yield from (1 for _ in range(count))
-        return
-    while count > top:
-        size = min(top, count - floor)
-        yield size
-        count -= size
-    yield count
 
 
 def _check_operations(schedule: OperationSchedule, architecture: Architecture) -> None:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from tallystick.canonical.hashing import format_digest
 from tallystick.compute.rules import RULES_V3
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL
-from tallystick.engine.port import ModelSummary, Watch
+from tallystick.engine.port import ModelSummary, NodeReading, Watch
 from tallystick.errors import EvidenceError, InputError, RunFailedError
-from tallystick.evidence.adapter.collector import Collector
+from tallystick.evidence.adapter.collector import Collector, StepInfo
 from tallystick.evidence.adapter.nodes import ModelFigures
 from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.observed import ObservedEvidence, encode_observed
@@ -44,11 +44,23 @@ class Gathered:
     observed: ObservedEvidence | None = None
 
 
+class StepSink(Protocol):
+    """Takes the evaluated nodes of each step, to write them down."""
+
+    @property
+    def reads(self) -> Literal["nodes", "products"]:
+        """What it has to be given."""
+
+    def step(self, info: StepInfo, readings: Sequence[NodeReading]) -> None:
+        """Take one evaluation. Raises RunFailedError when it is more than fits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What one execution gathers, filled batch by batch; None is what it does not gather.
 
     ``experts`` are the model's: there where ``routes`` are. ``reads`` is what ``graph`` is given.
+    What goes to ``sink`` is no evidence itself.
     """
 
     tree: StateTree | None = None
@@ -56,6 +68,7 @@ class Evidence:
     experts: ModelFigures | None = None
     graph: Collector | None = None
     reads: Literal["nodes", "products"] = "nodes"
+    sink: StepSink | None = None
 
     @property
     def watch(self) -> Watch:
@@ -63,8 +76,17 @@ class Evidence:
         return Watch(
             rows="none" if self.tree is None else "layers",
             routes="none" if self.routes is None else "experts",
-            graph="none" if self.graph is None else self.reads,
+            graph=self._graph_watch,
         )
+
+    @property
+    def _graph_watch(self) -> Literal["none", "nodes", "products"]:
+        asked = set() if self.graph is None else {self.reads}
+        if self.sink is not None:
+            asked.add(self.sink.reads)
+        if not asked:
+            return "none"
+        return "products" if "products" in asked else "nodes"
 
     def finish(self) -> Gathered:
         """Return the evidence once every batch was evaluated. Raises RunFailedError for none."""

@@ -6,6 +6,7 @@ Nothing is left out unnoticed: a layer, a row or a product that is missing is an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from tallystick.contracts.runtime import SEQUENTIAL
 from tallystick.engine.port import LayerRows, Model, NodeReading, Observation, RouteRows, Rows
@@ -44,7 +45,11 @@ class Gatherer:
         if self._evidence.routes is not None:
             self._routes(self._evidence.routes, seen.routes, chunk, rows)
         if self._evidence.graph is not None:
-            self._graph(self._evidence.graph, seen.nodes, chunk, rows)
+            nodes = _given(seen.nodes, self._evidence.reads)
+            self._graph(self._evidence.graph, nodes, chunk, rows)
+        sink = self._evidence.sink
+        if sink is not None:
+            sink.step(self._step(chunk, rows), _given(seen.nodes, sink.reads))
         self._steps += 1
 
     def _graph(
@@ -102,6 +107,15 @@ class Gatherer:
         layers = [_rows(block, 0, own, count) for block in blocks[:-1]]
         with as_failed_run():
             builder.push(chunk.first, own, [*layers, _last_rows(blocks[-1], rows, own, due)])
+
+
+def _given(
+    nodes: Sequence[NodeReading], reads: Literal["nodes", "products"]
+) -> Sequence[NodeReading]:
+    """Return ``nodes`` without what was read of them for somebody else."""
+    if reads == "products" or all(reading.data is None for reading in nodes):
+        return nodes
+    return [NodeReading(reading.node, None) for reading in nodes]
 
 
 def _last_rows(block: LayerRows | RouteRows, rows: Rows, own: int, wanted: int) -> memoryview:

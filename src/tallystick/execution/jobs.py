@@ -68,7 +68,8 @@ class ReplayJob:
     """Re-execute ``run`` over the claimed ids and report everything that follows from them.
 
     The evidence is what the run asked for; ``credential_id`` is that of the worker who ran it, and
-    ``renderer`` is what the receipt says rendered its prompt.
+    ``renderer`` is what the receipt says rendered its prompt. ``transcript`` asks for one of the
+    pass, in which the model's file is called ``file_name``.
     """
 
     setup: EngineSetup
@@ -78,6 +79,8 @@ class ReplayJob:
     claimed_ids: Annotated[tuple[TokenId, ...], MaxLength(1024)] = field(repr=False)
     credential_id: Hex32
     renderer: ShortText
+    transcript: Annotated[str, OneOf(("none", "graph", "sketch"))] = "none"
+    file_name: Annotated[str, MaxLength(1024)] = ""
 
 
 @dataclass(frozen=True, slots=True)

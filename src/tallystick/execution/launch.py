@@ -246,7 +246,8 @@ def _errors(job: Job) -> ErrorClasses:
     child sees.
     """
     if isinstance(job, ReplayJob):
-        return (*CHILD_ERRORS, EvidenceError)
+        judged = (*CHILD_ERRORS, EvidenceError)
+        return judged if job.transcript == "none" else (*judged, UsageError)
     if isinstance(job, GenerateJob | ObserveJob):
         return (*CHILD_ERRORS, UsageError)
     return CHILD_ERRORS

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tallystick.canonical.json import parse_strict
-from tallystick.contracts.codec import decode
 from tallystick.contracts.runtime import SEQUENTIAL
 from tallystick.errors import (
     EvidenceError,
@@ -23,8 +22,8 @@ from tallystick.evidence.observer.records import (
     MAX_LINE,
     MAX_TRANSCRIPT,
     OBSERVERS,
-    Header,
 )
+from tallystick.evidence.observer.sealing import decode_header
 from tallystick.execution.jobs import ObserveJob
 from tallystick.execution.launch import OnProgress, find_engine, no_progress, run_job
 from tallystick.models.registry import open_model, resolve
@@ -80,7 +79,7 @@ def observe(
     engine = find_engine(where)
     chosen = resolve(model, where, on_progress)
     gate = gate_of(chosen.facts)
-    lines = _Lines(on_line, lambda line: _require_gate(line, gate))
+    lines = TranscriptLines(on_line, lambda line: require_gate(line, gate))
     with open_model(chosen) as opened:
         job = ObserveJob(
             setup=engine.setup(1),
@@ -96,7 +95,7 @@ def observe(
     return _observed_run(outcome.body)
 
 
-class _Lines:
+class TranscriptLines:
     """Cuts the child's pieces into lines. It may send no more than a reader would accept.
 
     ``on_header`` looks at the first line before it is passed on.
@@ -108,6 +107,7 @@ class _Lines:
         self._size = 0
 
     def take(self, piece: bytes) -> None:
+        """Pass on the lines of ``piece``. Raises RunFailedError for what is no transcript."""
         self._size += len(piece)
         if not piece.endswith(b"\n") or self._size > MAX_TRANSCRIPT:
             raise RunFailedError("the child sent a malformed transcript")
@@ -119,10 +119,13 @@ class _Lines:
             self._on_line(line)
 
 
-def _require_gate(line: bytes, gate: HeaderGate) -> None:
-    """Raise IncomparableError when the engine saw another model than the file describes."""
+def require_gate(line: bytes, gate: HeaderGate) -> None:
+    """Hold the first line to what the model's file says.
+
+    Raises IncomparableError when the engine saw another model than the file describes.
+    """
     try:
-        header = decode(Header, parse_strict(line, max_bytes=MAX_LINE), where="header")
+        header = decode_header(parse_strict(line, max_bytes=MAX_LINE), where="header")
         # How far the file stretches its positions is not among its facts.
         scale = header.model.rope_freq_scale_train
         check_header(header, replace(gate, rope_frequency_scale=scale))

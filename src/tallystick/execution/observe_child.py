@@ -13,8 +13,6 @@ from tallystick.engine.port import (
     Context,
     DescribedModel,
     EngineSummary,
-    GraphNode,
-    GraphTensor,
     ModelSummary,
     NodeReading,
     ObservedContext,
@@ -32,25 +30,26 @@ from tallystick.evidence.observer.records import (
     SCHEMA_VERSION,
     TRACE_VARIANT,
     Header,
-    MetadataEntry,
-    ModelRecord,
-    Result,
-    RuntimeRecord,
-    SourceRecord,
-    TensorRecord,
 )
 from tallystick.evidence.observer.writer import (
-    EventTemplate,
     Step,
     TranscriptWriter,
-    step_template,
-    template,
 )
 from tallystick.execution import sampling
 from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.jobs import ObserveJob
 from tallystick.execution.room import require_room
 from tallystick.execution.session import Plan
+from tallystick.execution.transcript import (
+    ID_ROOM,
+    LINE_GROWTH,
+    RESULT_ROOM,
+    Renderer,
+    model_record,
+    result_record,
+    runtime_record,
+    send_lines,
+)
 
 _WATCH: Final = {
     # Flash attention and the type of the cache show in a graph only.
@@ -59,11 +58,6 @@ _WATCH: Final = {
     "sketch": Watch(graph="products"),
 }
 _SPEC: Final = Plan(SEQUENTIAL, RowClass(1, 1), CONTEXT_TOKENS, 1).context_spec()
-_PIECE: Final = 1 << 20
-# Lines of later steps have longer numbers than those of the first, and the result has to fit too.
-_LINE_GROWTH: Final = 24
-_RESULT_ROOM: Final = 64 * 1024
-_ID_ROOM: Final = 12
 _OUTPUT_ROOM: Final = 4 * 256
 
 
@@ -73,37 +67,6 @@ class StepCost:
 
     events: int
     size: int
-
-
-class Renderer:
-    """Turns readings into lines; what it made of a node is used again for the same node."""
-
-    def __init__(self, observer: str) -> None:
-        self._observer = observer
-        # By identity: the tap hands out the same object for the same node, and here it stays.
-        self._templates: dict[int, tuple[GraphNode, EventTemplate]] = {}
-        self._nodes: list[GraphNode] = []
-        self._plan = step_template(())
-
-    def lines(self, writer: TranscriptWriter, readings: Sequence[NodeReading], step: Step) -> bytes:
-        """Return the lines of one step."""
-        nodes = [reading.node for reading in readings]
-        if nodes != self._nodes:
-            self._nodes = nodes
-            self._plan = step_template([self._template(node) for node in nodes])
-        return writer.step(self._plan, step, [reading.data for reading in readings])
-
-    def _template(self, node: GraphNode) -> EventTemplate:
-        found = self._templates.get(id(node))
-        if found is None:
-            sources = [SourceRecord(each.name, each.type, each.shape) for each in node.sources]
-            found = node, template(self._observer, _tensor(node.tensor), sources)
-            self._templates[id(node)] = found
-        return found[1]
-
-
-def _tensor(tensor: GraphTensor) -> TensorRecord:
-    return TensorRecord(tensor.name, tensor.op, tensor.type, tensor.shape, tensor.n_bytes)
 
 
 def run_observe(job: ObserveJob, reporter: Reporter) -> dict[str, JSONValue]:
@@ -122,7 +85,11 @@ def run_observe(job: ObserveJob, reporter: Reporter) -> dict[str, JSONValue]:
         _require_room(job, len(prompt), len(header), cost)
     reporter.data(header)
     generated = _generate(job, model, prompt, lambda *seen: renderer.lines(writer, *seen), reporter)
-    reporter.data(writer.result(_result(job, model, prompt, generated, writer.events)))
+    reporter.data(
+        writer.result(
+            result_record(model, prompt, generated, writer.events, emit=job.output_bytes == "emit")
+        )
+    )
     return {
         "events": writer.events,
         "routes": writer.routes,
@@ -159,7 +126,7 @@ def _dry_step(model: DescribedModel, observer: str, token: int, renderer: Render
     writer = TranscriptWriter()
     renderer.lines(writer, readings, Step("prefill", 0, 0))
     records = writer.events + writer.routes
-    return StepCost(writer.events, writer.size + _LINE_GROWTH * records)
+    return StepCost(writer.events, writer.size + LINE_GROWTH * records)
 
 
 def _require_room(job: ObserveJob, prompt: int, header: int, cost: StepCost) -> None:
@@ -167,7 +134,7 @@ def _require_room(job: ObserveJob, prompt: int, header: int, cost: StepCost) -> 
 
     def fits(generated: int) -> bool:
         steps = prompt + generated - 1
-        room = _RESULT_ROOM + _ID_ROOM * (prompt + generated)
+        room = RESULT_ROOM + ID_ROOM * (prompt + generated)
         if job.output_bytes == "emit":
             room += _OUTPUT_ROOM * generated
         return (
@@ -217,7 +184,7 @@ def _generate(
                 if decoding
                 else Step("prefill", step, position)
             )
-            _send(reporter, lines(observed.observation().nodes, where))
+            send_lines(reporter, lines(observed.observation().nodes, where))
         step += 1
         progress(step, len(prompt) + job.max_tokens - 1)
         if step < len(prompt):
@@ -228,21 +195,7 @@ def _generate(
             return tuple(generated)
 
 
-def _send(reporter: Reporter, lines: bytes) -> None:
-    """Send ``lines`` in pieces of whole lines."""
-    start = 0
-    while start < len(lines):
-        end = len(lines)
-        if end - start > _PIECE:
-            end = lines.rfind(b"\n", start, start + _PIECE) + 1
-            end = end or lines.index(b"\n", start) + 1
-        reporter.data(lines[start:end])
-        start = end
-
-
 def _header(job: ObserveJob, model: ModelSummary, engine: EngineSummary) -> Header:
-    metadata = {entry.key: entry.value for entry in model.metadata}
-    file_type = metadata.get("general.file_type", "")
     return Header(
         record="header",
         schema=SCHEMA,
@@ -251,50 +204,8 @@ def _header(job: ObserveJob, model: ModelSummary, engine: EngineSummary) -> Head
         observer=job.observer,
         trace_variant=TRACE_VARIANT[job.observer],
         cuda_kernel_trace=False,
-        model=ModelRecord(
-            path=job.file_name,
-            description=model.description[:200],
-            tensor_size_bytes=model.tensor_bytes,
-            parameter_count=model.parameters,
-            file_type=int(file_type) if file_type.isascii() and file_type.isdigit() else None,
-            n_ctx_train=model.context_train,
-            n_embd=model.embedding,
-            n_layer=model.layers,
-            n_head=model.heads,
-            n_head_kv=model.heads_kv,
-            n_vocab=model.vocabulary,
-            rope_type=model.rope_type,
-            rope_freq_scale_train=model.rope_frequency_scale,
-            metadata=tuple(MetadataEntry(entry.key, entry.value) for entry in model.metadata),
-        ),
-        runtime=RuntimeRecord(
-            ggml_version=engine.version,
-            ggml_commit=engine.commit,
-            system_info=engine.system_info,
-            supports_gpu_offload=engine.gpu_offload,
-            requested_gpu_layers=0,
-            devices=(),
-        ),
+        model=model_record(model, job.file_name),
+        runtime=runtime_record(engine),
         execution_policy=EXECUTION_POLICY,
         observation_policy=OBSERVATION_POLICY,
-    )
-
-
-def _result(
-    job: ObserveJob,
-    model: DescribedModel,
-    prompt: tuple[int, ...],
-    generated: tuple[int, ...],
-    events: int,
-) -> Result:
-    output = b"".join(model.piece(token, special=False) for token in generated)
-    return Result(
-        record="result",
-        status="ok",
-        stop_reason="eog" if model.is_end(generated[-1]) else "n_predict",
-        prompt_token_ids=prompt,
-        generated_token_ids=generated,
-        output_bytes=tuple(output) if job.output_bytes == "emit" else (),
-        output_n_bytes=len(output),
-        event_count=events,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from tallystick.contracts.generation import Generation, Timings
 from tallystick.engine.port import Model
@@ -13,6 +14,7 @@ from tallystick.execution.child_engine import Engine, Reporter
 from tallystick.execution.child_run import ChildRun
 from tallystick.execution.jobs import ReplayJob
 from tallystick.execution.prompt import Prompt, context_of, prepare_prompt
+from tallystick.execution.replay_transcript import PassTranscript
 from tallystick.execution.session import Execution, re_execute
 from tallystick.telemetry.events import EventKind
 from tallystick.telemetry.rss import resident_bytes
@@ -33,6 +35,10 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
     if this.evidence.graph:
         _check_room(this, len(job.claimed_ids))
     evidence = this.evidence.whole()
+    transcript = None if job.transcript == "none" else PassTranscript(job, this, reporter)
+    if transcript is not None:
+        transcript.start()
+        evidence = replace(evidence, sink=transcript)
     execution = Execution(model, this.plan, len(prompt.ids), evidence)
     started = time.monotonic_ns()
     derived = re_execute(
@@ -47,6 +53,8 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
     execution.close()
     gathered = evidence.finish()
     this.evidence.require_whole(gathered, len(job.claimed_ids))
+    if transcript is not None:
+        transcript.finish()
     ended = next((i for i, token in enumerate(derived) if model.is_end(token)), None)
     if ended is not None:
         # A generation is over with its first end token, whatever the claim goes on to say.

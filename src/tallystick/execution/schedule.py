@@ -16,7 +16,7 @@ from typing import Final
 
 from tallystick.contracts.runtime import RowClass
 from tallystick.engine.port import Rows
-from tallystick.evidence.schedule_checks import chunk_sizes
+from tallystick.evidence.chunks import chunk_sizes
 
 #: No class has a higher floor: a step of a generation is padded to it, scratch row by scratch row.
 MAX_FLOOR: Final = 16

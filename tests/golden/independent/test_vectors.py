@@ -167,6 +167,20 @@ def test_the_transcript_gives_the_evidence() -> None:
     assert roots["expert_route_root"].hex() == vectors["routes"]["expert_route_root"]
 
 
+def test_the_transcript_of_a_pass_gives_the_evidence() -> None:
+    vectors = load("evidence.json")
+    wanted = vectors["pass"]
+    data = (spec_vectors() / "observer-sealing.jsonl").read_bytes()
+    found = transcripts.adapt(data, used=2)
+    assert [(step["phase"], step["tokens"]) for step in found["steps"]] == [(2, 4), (2, 3), (2, 2)]
+    assert found["schedule"].hex() == wanted["schedule"]
+    assert found["trace"].hex() == wanted["trace"]
+    roots = transcripts.roots(found, bytes.fromhex(vectors["blind"]), (2, 4, 2))
+    assert roots["gemm_root"].hex() == wanted["gemm_root"]
+    assert roots["routes"].hex() == wanted["routes"]["encoding"]
+    assert roots["expert_route_root"].hex() == wanted["routes"]["expert_route_root"]
+
+
 def test_hashes_and_trees() -> None:
     for vector in load("hashing.json")["vectors"]:
         parts = [bytes.fromhex(part) for part in vector["parts"]]

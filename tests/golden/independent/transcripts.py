@@ -14,7 +14,7 @@ from typing import Any
 from tests.golden.independent.basics import h, require, same, u32, u64
 from tests.golden.independent.compute import Op
 from tests.golden.independent.documents import canonical
-from tests.golden.independent.evidence import LIVE, encode_schedule
+from tests.golden.independent.evidence import LIVE, SEALED, encode_schedule
 
 Fields = dict[str, Any]
 
@@ -86,7 +86,7 @@ def _product(op: str, o: list[int], sources: list[list[int]], rows: int) -> Op:
 
 def steps_of(records: list[Fields]) -> Iterator[tuple[int, int, list[Fields]]]:
     """Phase, number and records of each step; the steps follow each other."""
-    key, phases = ("", -1), ("prefill", "decode")
+    key, phases = ("", -1), ("prefill", "decode", "sealing")
     group: list[Fields] = []
     for record in records:
         found = (record["phase"], record["phase_step"])
@@ -98,6 +98,22 @@ def steps_of(records: list[Fields]) -> Iterator[tuple[int, int, list[Fields]]]:
     yield phases.index(key[0]), key[1], group
 
 
+def chunks_of(policy: Fields) -> list[int]:
+    """observer.md: the tokens of each step of a sealing pass, none for a run."""
+    if "policy" not in policy:
+        return []
+    same("transcript: policy", "row-class", policy["policy"])
+    left = policy["prompt_tokens"] + policy["generated_tokens"] - 1
+    floor, top = policy["row_floor"], policy["row_max"]
+    if left < floor or top < 2 * floor:
+        return [1] * left
+    found = []
+    while left > top:
+        found.append(min(top, left - floor))
+        left -= found[-1]
+    return [*found, left]
+
+
 def adapt(data: bytes, used: int) -> Fields:
     """Return schedule, trace and routes of a transcript; ``used`` experts of the model a token."""
     lines = data.split(b"\n")
@@ -107,13 +123,21 @@ def adapt(data: bytes, used: int) -> Fields:
     same("transcript: observer", "sketch", header["observer"])
     table: dict[tuple[int, Op], int] = {}
     found: Fields = {"steps": [], "groups": b"", "rows": [], "operations": 0}
-    position = 0
+    position, layers = 0, header["model"]["n_layer"]
+    chunks = chunks_of(header["execution_policy"])
+    prompt = len(result["prompt_token_ids"])
     for phase, number, group in steps_of(records):
+        same("transcript: a pass or a run", chunks != [], phase == 2)
+        tokens = chunks[number] if chunks else 1
+        here = list(range(position, position + tokens))
+        due = {layer: list(here) for layer in range(layers)}
+        if chunks:  # the last layer's count where a token is sampled
+            due[layers - 1] = [at for at in here if at >= prompt - 1]
         entries: list[int] = []
         for record in group:
             if record["record"] == "route":
-                same("transcript: a route's position", position, record["position"])
-                found["rows"].append((record["layer"], record["expert_ids"]))
+                same("transcript: a route", due[record["layer"]].pop(0), record["position"])
+                found["rows"].append((record["position"], record["layer"], record["expert_ids"]))
                 continue
             layer = layer_of(record["tensor"]["name"])
             same("transcript: a layer", layer, record["layer"])
@@ -123,14 +147,20 @@ def adapt(data: bytes, used: int) -> Fields:
                     found["groups"] += place + bytes.fromhex(record["sketch"]["hex"])
                 stage = 0 if layer is None else layer + 1
                 entries.append(table.setdefault((stage, operation), len(table)))
-        step = {"phase": phase, "number": number, "first_position": position, "tokens": 1}
+        require(not used or not any(due.values()), "transcript: routes are missing")
+        step = {"phase": phase, "number": number, "first_position": position, "tokens": tokens}
         found["steps"].append({**step, "entries": entries})
         found["operations"] += len(entries)
-        position += 1
-    same("transcript: prefill", len(result["prompt_token_ids"]), _steps(found, 0))
-    same("transcript: decode", len(result["generated_token_ids"]) - 1, _steps(found, 1))
+        position += tokens
+    generated = len(result["generated_token_ids"])
+    same("transcript: positions", prompt + generated - 1, position)
+    same("transcript: chunks", len(chunks), _steps(found, 2))
+    if not chunks:
+        same("transcript: prefill", prompt, _steps(found, 0))
+    found["scheme"] = SEALED if chunks else LIVE
+    found["last_from"] = prompt - 1 if chunks else 0
     found["schedule"] = encode_schedule(list(table), found["steps"])
-    found["trace"] = LIVE + u32(len(found["groups"]) // 36) + found["groups"]
+    found["trace"] = found["scheme"] + u32(len(found["groups"]) // 36) + found["groups"]
     return found
 
 
@@ -141,11 +171,18 @@ def _steps(found: Fields, phase: int) -> int:
 def roots(found: Fields, blind: bytes, figures: tuple[int, int, int]) -> dict[str, bytes]:
     """Roots and encodings of trace and routes; ``figures`` are layers, experts, used."""
     layers, experts, used = figures
-    same("transcript: rows", [*range(layers)] * len(found["steps"]), [x for x, _ in found["rows"]])
-    ids = b"".join(u32(value) for _, row in found["rows"] for value in row)
-    numbers = [u32(layers), u32(experts), u32(used), u64(len(found["rows"]))]
+    rows = sorted(found["rows"], key=lambda row: row[:2])
+    places = [
+        (position, layer)
+        for position in range(sum(step["tokens"] for step in found["steps"]))
+        for layer in range(layers)
+        if layer < layers - 1 or position >= found["last_from"]
+    ]
+    same("transcript: rows", places, [row[:2] for row in rows])
+    ids = b"".join(u32(value) for _, _, row in rows for value in row)
+    numbers = [u32(layers), u32(experts), u32(used), u64(len(rows))]
     return {
         "routes": b"".join(numbers) + ids,
         "expert_route_root": h("palw.expert-routes", blind, *numbers, ids),
-        "gemm_root": h("palw.gemm-trace", blind, LIVE, found["groups"]),
+        "gemm_root": h("palw.gemm-trace", blind, found["scheme"], found["groups"]),
     }

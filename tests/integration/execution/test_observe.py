@@ -18,11 +18,11 @@ from tallystick.evidence.observer.records import (
     MAX_TRANSCRIPT,
     Event,
     GemmEvent,
-    Record,
     Result,
     Route,
     SketchEvent,
 )
+from tallystick.evidence.observer.sealing import Record
 from tallystick.execution.observe import ObservedRun, ObserveOptions, observe
 from tests.support.runs import EngineHome
 

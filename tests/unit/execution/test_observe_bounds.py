@@ -11,7 +11,7 @@ import pytest
 from tallystick.errors import RunFailedError, UsageError
 from tallystick.evidence.observer.records import MAX_EVENTS, MAX_TRANSCRIPT
 from tallystick.execution import observe as supervisor
-from tallystick.execution import observe_child
+from tallystick.execution import transcript
 from tallystick.execution.jobs import EngineSetup, ObserveJob
 from tallystick.execution.observe_child import StepCost, _require_room
 
@@ -56,7 +56,7 @@ def test_a_prompt_that_leaves_no_room() -> None:
 
 
 def test_lines_are_sent_whole_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observe_child, "_PIECE", 5)
+    monkeypatch.setattr(transcript, "_PIECE", 5)
     for lines, expected in (
         (b"a\n", [b"a\n"]),
         (b"a\nb\n", [b"a\nb\n"]),
@@ -67,14 +67,14 @@ def test_lines_are_sent_whole_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     ):
         sent: list[bytes] = []
         reporter: Any = SimpleNamespace(data=sent.append)
-        observe_child._send(reporter, lines)
+        transcript.send_lines(reporter, lines)
         assert sent == expected
 
 
 def test_a_child_sends_whole_lines() -> None:
     found: list[bytes] = []
     headers: list[bytes] = []
-    lines = supervisor._Lines(found.append, headers.append)
+    lines = supervisor.TranscriptLines(found.append, headers.append)
     lines.take(b"a\nb\n")
     lines.take(b"c\n")
     assert found == [b"a\n", b"b\n", b"c\n"]
@@ -88,7 +88,7 @@ def test_a_child_sends_whole_lines() -> None:
 def test_a_child_sends_no_more_than_a_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "MAX_TRANSCRIPT", 4)
     found: list[bytes] = []
-    lines = supervisor._Lines(found.append, lambda _: None)
+    lines = supervisor.TranscriptLines(found.append, lambda _: None)
     lines.take(b"a\nb\n")
     with pytest.raises(RunFailedError, match="malformed"):
         lines.take(b"\n")

@@ -15,7 +15,7 @@ from tallystick.compute.families import FAMILIES, ModelNumbers
 from tallystick.compute.profiles import QWEN36_35B_A3B
 from tallystick.errors import EvidenceError, IncomparableError
 from tallystick.evidence.adapter.nodes import ModelFigures
-from tallystick.evidence.observer.records import Header
+from tallystick.evidence.observer.sealing import AnyHeader
 
 #: The only version of ggml's quantisation formats that engines load.
 QUANTIZATION_VERSION: Final = 2
@@ -122,7 +122,7 @@ def gate_of(
     )
 
 
-def check_header(header: Header, gate: HeaderGate) -> None:
+def check_header(header: AnyHeader, gate: HeaderGate) -> None:
     """Require that ``header`` is of the model of ``gate``, run on the processor.
 
     Raises IncomparableError for a header of an unknown architecture, EvidenceError naming the first
@@ -137,7 +137,7 @@ def check_header(header: Header, gate: HeaderGate) -> None:
             raise _misfit(field, _text(expected), _text(found))
 
 
-def _fields(header: Header, gate: HeaderGate) -> Iterator[tuple[str, object, object]]:
+def _fields(header: AnyHeader, gate: HeaderGate) -> Iterator[tuple[str, object, object]]:
     model, runtime = header.model, header.runtime
     layers = gate.blocks if model.n_layer == gate.blocks else gate.layers
     yield "model.n_layer", layers, model.n_layer
@@ -160,7 +160,7 @@ def _fields(header: Header, gate: HeaderGate) -> Iterator[tuple[str, object, obj
 
 
 def _entries(
-    header: Header, gate: HeaderGate, metadata: Mapping[str, str]
+    header: AnyHeader, gate: HeaderGate, metadata: Mapping[str, str]
 ) -> Iterator[tuple[str, object, object]]:
     required: dict[str, int | None] = {
         "context_length": gate.context_train,

@@ -14,7 +14,14 @@ from tallystick.evidence.adapter.nodes import NodePlan
 from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.observed import ObservedEvidence
 from tallystick.evidence.observer.reader import Limits, Transcript, TranscriptReader
-from tallystick.evidence.observer.records import AnyEvent, Header, Record, Route, SketchEvent
+from tallystick.evidence.observer.records import AnyEvent, Header, Route, SketchEvent
+from tallystick.evidence.observer.sealing import (
+    AnyHeader,
+    Record,
+    SealingHeader,
+    SealingStep,
+    sealing_steps,
+)
 from tallystick.evidence.routes import ExpertRoutes, RouteBuilder
 from tallystick.evidence.schedule import SchedulePhase
 
@@ -74,20 +81,31 @@ class _Steps:
         self._plans: list[NodePlan] = []
         self._lanes: list[bytes] = []
         self._routes: list[tuple[int, bytes]] = []
+        self._choice = 0  # the event of the last route
+        self._chunks: tuple[SealingStep, ...] = ()
 
     def take(self, record: Record) -> None:
         if isinstance(record, AnyEvent):
             self._event(record)
         elif isinstance(record, Route):
-            self._routes.append((record.layer, ids_bytes(record.expert_ids)))
-        elif isinstance(record, Header):
+            self._route(record)
+        elif isinstance(record, Header | SealingHeader):
             self._start(record)
+
+    def _route(self, route: Route) -> None:
+        rows = ids_bytes(route.expert_ids)
+        if route.event_seq == self._choice:  # of the next position
+            layer, before = self._routes[-1]
+            self._routes[-1] = (layer, before + rows)
+        else:
+            self._routes.append((route.layer, rows))
+            self._choice = route.event_seq
 
     def finish(self) -> Collected:
         self._flush()
         return self._require().finish()
 
-    def _start(self, header: Header) -> None:
+    def _start(self, header: AnyHeader) -> None:
         check_header(header, self._gate)
         if header.observer == "off":
             raise EvidenceError(
@@ -97,9 +115,14 @@ class _Steps:
             )
         figures = self._gate.figures
         readings: Readings = "products" if header.observer == "sketch" else "nothing"
-        routes = None
+        routes, last_from = None, 0
+        if isinstance(header, SealingHeader):
+            self._chunks = sealing_steps(header.execution_policy)
+            last_from = header.execution_policy.prompt_tokens - 1
         if header.observer == "sketch" and figures.experts:
-            routes = RouteBuilder(figures.layers, figures.experts, figures.used, last_from=0)
+            routes = RouteBuilder(
+                figures.layers, figures.experts, figures.used, last_from=last_from
+            )
         self._collector = Collector(figures, readings, routes)
 
     def _event(self, event: AnyEvent) -> None:
@@ -121,9 +144,11 @@ class _Steps:
         if self._step is None:
             return
         phase, number = self._step
-        info = StepInfo(_PHASES[phase], number, self._position, 1)
+        # Padding has no routes in a transcript, so none is to be left out.
+        tokens = self._chunks[number].tokens if self._chunks else 1
+        info = StepInfo(_PHASES[phase], number, self._position, tokens)
         self._require().step_of(info, self._plans, self._lanes, self._routes)
-        self._position += 1
+        self._position += tokens
         self._plans, self._lanes, self._routes = [], [], []
 
     def _require(self) -> Collector:

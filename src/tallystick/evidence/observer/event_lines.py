@@ -16,12 +16,12 @@ from tallystick.evidence.observer.records import AnyEvent, Event, GemmEvent, Ske
 
 _LINE: Final = re.compile(
     rb'(\{"categories":\[[^\]]*\],"event_seq":)([1-9][0-9]{0,5})'
-    rb'(,[^\n]*?"phase":")(prefill|decode)","phase_step":(0|[1-9][0-9]{0,8}),"record":"event"'
+    rb'(,[^\n]*?"phase":")(prefill|decode|sealing)","phase_step":(0|[1-9][0-9]{0,8}),"record":"event"'
     rb'(?:(,"sketch":\{"bits":256,"elements":[0-9]{1,2},"hex":")([0-9a-f]{64}))?(.*)',
     re.DOTALL,
 )
 _MAX_KEPT: Final = 16_384  # more nodes than a graph has
-_PHASES: Final = {b"prefill": "prefill", b"decode": "decode"}
+_PHASES: Final = {b"prefill": "prefill", b"decode": "decode", b"sealing": "sealing"}
 
 Frame: TypeAlias = tuple[bytes, bytes, bytes, bytes]
 

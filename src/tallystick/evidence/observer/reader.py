@@ -14,29 +14,40 @@ from typing import Final
 from tallystick.canonical.json import JSONValue, parse_canonical
 from tallystick.contracts.codec import decode
 from tallystick.errors import EvidenceError
-from tallystick.evidence.observer.derive import categories_of, gemm_of, layer_of, route_layer
-from tallystick.evidence.observer.event_lines import EventLines, check_digits
+from tallystick.evidence.observer.checks import check_event, check_header_values
+from tallystick.evidence.observer.derive import route_layer
+from tallystick.evidence.observer.event_lines import EventLines
 from tallystick.evidence.observer.records import (
     CONTEXT_TOKENS,
-    EXECUTION_POLICY,
-    KERNEL_TRACE,
     MAX_EVENTS,
     MAX_LINE,
     MAX_TRANSCRIPT,
-    OBSERVATION_POLICY,
     PRODUCT,
-    TRACE_VARIANT,
     AnyEvent,
     Event,
     GemmEvent,
     Header,
-    Record,
     Result,
     Route,
     SketchEvent,
 )
-from tallystick.evidence.observer.sketch import SKETCH_ELEMENTS
-from tallystick.evidence.observer.states import AwaitingPrefill, State, advance, position, steps
+from tallystick.evidence.observer.sealing import (
+    AnyHeader,
+    Record,
+    SealingHeader,
+    SealingStep,
+    decode_header,
+    sealing_steps,
+)
+from tallystick.evidence.observer.states import (
+    AwaitingPrefill,
+    AwaitingSealing,
+    State,
+    advance,
+    chunks_of,
+    position,
+    steps,
+)
 
 _BEGINNING: Final = b'{"cuda_kernel_trace":'  # the first of a header's sorted keys
 _MAX_DEPTH: Final = 8
@@ -57,13 +68,14 @@ class Limits:
 class Transcript:
     """What a whole transcript was: its first and last record, and counts."""
 
-    header: Header
+    header: AnyHeader
     result: Result = field(repr=False)
     events: int
     gemms: int
     routes: int
     prefill_steps: int
     decode_steps: int
+    sealing_steps: int
 
 
 class TranscriptReader:
@@ -74,11 +86,13 @@ class TranscriptReader:
         self._line = bytearray()
         self._size = 0
         self._poisoned = False
-        self._header: Header | None = None
+        self._header: AnyHeader | None = None
+        self._chunks: tuple[SealingStep, ...] = ()  # of a sealing pass
         self._result: Result | None = None
         self._state: State = AwaitingPrefill()
         self._events = self._gemms = self._routes = 0
-        self._owed: AnyEvent | None = None  # an event whose route has to come next
+        # An event of chosen experts, and the positions whose routes have to come next.
+        self._owed: tuple[AnyEvent, list[int]] | None = None
         self._lines = EventLines()
 
     def feed(self, data: bytes) -> tuple[Record, ...]:
@@ -106,6 +120,7 @@ class TranscriptReader:
             self._routes,
             prefill,
             decoded,
+            chunks_of(self._state),
         )
 
     def _unfinished(self) -> EvidenceError:
@@ -162,19 +177,27 @@ class TranscriptReader:
             raise EvidenceError("a transcript has one header, and it comes first")
         if self._owed is not None and kind is not Route:
             raise EvidenceError("an event of chosen experts is not followed by its route")
+        if kind is Header:
+            return self._take_header(decode_header(value, where=_WHERE))
         record = decode(kind, value, where=_WHERE)
-        if isinstance(record, Header):
-            _check_header(record)
-            self._header = record
-        elif isinstance(record, Route):
+        assert not isinstance(record, Header)
+        if isinstance(record, Route):
             self._take_route(record)
         elif isinstance(record, Result):
             self._take_result(record)
         else:
-            _check_event(record, self._observer())
+            check_event(record, self._observer())
             self._take_in_order(record)
             self._lines.keep(line, record)
         return record
+
+    def _take_header(self, header: AnyHeader) -> AnyHeader:
+        check_header_values(header)
+        self._header = header
+        if isinstance(header, SealingHeader):
+            self._chunks = sealing_steps(header.execution_policy)
+            self._state = AwaitingSealing()
+        return header
 
     def _take_in_order(self, event: AnyEvent) -> None:
         if self._events == self._limits.events:
@@ -190,19 +213,46 @@ class TranscriptReader:
         self._state = advance(self._state, event.phase, event.phase_step)
         self._events += 1
         self._gemms += event.tensor.op == PRODUCT
-        if self._observer() == "sketch" and route_layer(event.tensor.name) is not None:
-            self._owed = event
+        if self._chunks and event.phase_step >= len(self._chunks):
+            raise EvidenceError(
+                "a sealing pass has more steps than the header's tokens make chunks",
+                expected=str(len(self._chunks)),
+            )
+        layer = route_layer(event.tensor.name)
+        if self._observer() == "sketch" and layer is not None:
+            positions = self._positions(event, layer)
+            self._owed = (event, positions) if positions else None
+
+    def _positions(self, event: AnyEvent, layer: int) -> list[int]:
+        """Return the positions whose chosen experts in ``layer`` are due after ``event``."""
+        if not self._chunks:
+            return [position(self._state)]
+        assert self._header is not None
+        step = self._chunks[event.phase_step]
+        last = layer == self._header.model.n_layer - 1
+        rows = prod(event.tensor.shape[1:])
+        if rows != step.rows and not (last and rows == step.outputs):
+            raise EvidenceError(
+                "an event of chosen experts has other rows than its step",
+                expected=str(step.rows),
+                found=str(rows),
+            )
+        end = step.first + step.tokens
+        return [*range(end - step.due if last else step.first, end)]
 
     def _take_route(self, route: Route) -> None:
-        event, self._owed = self._owed, None
-        if event is None:
+        if self._owed is None:
             raise EvidenceError("a route does not follow an event of chosen experts")
+        event, positions = self._owed
+        due = positions.pop(0)
+        if not positions:
+            self._owed = None
         expected = (
             self._routes + 1,
             event.event_seq,
             event.phase,
             event.phase_step,
-            position(self._state),
+            due,
             event.layer,
             event.sources[0].shape[0] if event.sources else 0,
             event.tensor.shape[0],
@@ -256,13 +306,28 @@ class TranscriptReader:
                 expected=str(self._events),
                 found=str(result.event_count),
             )
+        self._require_evaluated(prompt, generated)
+        self._result = result
+
+    def _require_evaluated(self, prompt: int, generated: int) -> None:
+        """Hold the numbers of tokens to the steps that there were."""
+        header = self._header
+        if isinstance(header, SealingHeader):
+            policy = header.execution_policy
+            if (prompt, generated) != (policy.prompt_tokens, policy.generated_tokens):
+                raise EvidenceError("the result has other tokens than the header says")
+            if chunks_of(self._state) != len(self._chunks):
+                raise EvidenceError(
+                    "a sealing pass has fewer steps than the header's tokens make chunks",
+                    expected=str(len(self._chunks)),
+                    found=str(chunks_of(self._state)),
+                )
         # The first token is sampled from the prompt's logits, and the last is not evaluated.
-        if self._observer() != "off" and steps(self._state) != (prompt, generated - 1):
+        elif self._observer() != "off" and steps(self._state) != (prompt, generated - 1):
             raise EvidenceError(
                 "the result has other tokens than were evaluated",
                 expected="as many prompt tokens as prefill steps, one more generated than decoded",
             )
-        self._result = result
 
     def _observer(self) -> str:
         assert self._header is not None
@@ -300,7 +365,7 @@ def _no_transcript() -> EvidenceError:
     )
 
 
-def _kind(value: JSONValue) -> type[Record]:
+def _kind(value: JSONValue) -> type[Header | AnyEvent | Route | Result]:
     """Return the type of the record ``value``; which keys it has to have follows from two."""
     if not isinstance(value, dict):
         raise EvidenceError(
@@ -320,51 +385,6 @@ def _kind(value: JSONValue) -> type[Record]:
             return SketchEvent
         return GemmEvent if "gemm" in value else Event
     raise EvidenceError("a line of the transcript is of no known kind")
-
-
-def _check_header(header: Header) -> None:
-    for name, expected, found in (
-        ("execution_policy", EXECUTION_POLICY, header.execution_policy),
-        ("observation_policy", OBSERVATION_POLICY, header.observation_policy),
-        ("trace_variant", TRACE_VARIANT[header.observer], header.trace_variant),
-        ("cuda_kernel_trace", False, header.cuda_kernel_trace),
-    ):
-        if expected != found:
-            raise EvidenceError(f"the header's {name} is not the one that is accepted")
-
-
-def _check_event(event: AnyEvent, observer: str) -> None:
-    if observer == "off":
-        raise EvidenceError("a transcript of an unobserved run has an event")
-    tensor = event.tensor
-    if len(tensor.shape) != 4 or any(len(source.shape) != 4 for source in event.sources):
-        raise EvidenceError(
-            "a shape does not have four extents",
-            expected="4 of the tensor and of each source",
-            found=str([len(tensor.shape), *(len(source.shape) for source in event.sources)]),
-        )
-    product = tensor.op == PRODUCT
-    kind = Event if not product else SketchEvent if observer == "sketch" else GemmEvent
-    if not isinstance(event, kind):
-        raise EvidenceError(
-            "an event has not the parts that its operation has in this mode",
-            expected="gemm for matrix products; sketch, tile and kernel_trace in mode sketch only",
-        )
-    if event.layer != layer_of(tensor.name) or event.categories != categories_of(tensor):
-        raise EvidenceError("an event's layer or categories do not follow from its tensor")
-    if isinstance(event, GemmEvent | SketchEvent) and event.gemm != gemm_of(tensor, event.sources):
-        raise EvidenceError("an event's gemm does not follow from its shapes")
-    if isinstance(event, SketchEvent):
-        _check_sketch(event)
-
-
-def _check_sketch(event: SketchEvent) -> None:
-    count = min(SKETCH_ELEMENTS, prod(event.tensor.shape))
-    if event.sketch.elements != count or event.tile.elements != count:
-        raise EvidenceError("a sketch covers another number of elements than it should")
-    check_digits(event.sketch)
-    if event.kernel_trace != KERNEL_TRACE:
-        raise EvidenceError("a kernel trace is claimed, and there is none")
 
 
 def _too_large(what: str, bound: int) -> EvidenceError:

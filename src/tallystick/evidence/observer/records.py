@@ -33,7 +33,7 @@ MAX_LINE: Final = 4 * 1024 * 1024
 Natural = Annotated[int, IntRange(0, 2**53 - 1)]
 Extent = Annotated[int, IntRange(1, 2**53 - 1)]
 Name = Annotated[str, MaxLength(256)]
-Phase = Annotated[str, OneOf(("prefill", "decode"))]
+Phase = Annotated[str, OneOf(("prefill", "decode", "sealing"))]
 Shape = Annotated[tuple[Extent, ...], MaxLength(4)]
 
 
@@ -274,7 +274,6 @@ class Result:
 
 
 AnyEvent: TypeAlias = Event | GemmEvent | SketchEvent
-Record: TypeAlias = Header | AnyEvent | Route | Result
 
 EXECUTION_POLICY: Final = ExecutionPolicy()
 OBSERVATION_POLICY: Final = ObservationPolicy()

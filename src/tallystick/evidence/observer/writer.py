@@ -25,15 +25,16 @@ from tallystick.evidence.observer.records import (
     MAX_TRANSCRIPT,
     PRODUCT,
     Gemm,
-    Header,
     Result,
     SourceRecord,
     TensorRecord,
 )
+from tallystick.evidence.observer.sealing import AnyHeader
 from tallystick.evidence.observer.sketch import SKETCH_ELEMENTS, sketch_batch
 
 # Pieces of a node's line in a step's template: start, number, middle, step.
 _PIECES: Final = 4
+_ID_BYTES: Final = 4
 # Digits of a sketch, and more than the numbers of an event and its phase take.
 _LONGEST_SPLICES: Final = SKETCH_ELEMENTS + 96
 _NO_KERNEL_TRACE: Final = jcs(encode(KERNEL_TRACE))
@@ -43,7 +44,8 @@ _NO_KERNEL_TRACE: Final = jcs(encode(KERNEL_TRACE))
 class EventTemplate:
     """A node's line without event_seq, phase, phase_step and the digits of a sketch.
 
-    ``routes`` is the layer whose chosen experts the node holds, of ``expert_count`` there are.
+    ``routes`` is the layer whose chosen experts the node holds, ``expert_used`` a row of
+    ``expert_count`` there are.
     """
 
     start: bytes
@@ -52,6 +54,7 @@ class EventTemplate:
     end: bytes
     routes: int | None
     expert_count: int
+    expert_used: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,19 @@ class StepTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One evaluation: its phase, its number in the phase, the position of its token."""
+    """One evaluation: its phase, its number in the phase, the position of its first token.
+
+    In a sealing pass it has ``tokens`` positions and ``scratch`` rows behind them, and of the last
+    layer, ``last_layer``, only the choices of the last ``due`` positions count.
+    """
 
     phase: str
     number: int
     position: int
+    tokens: int = 1
+    scratch: int = 0
+    due: int = 1
+    last_layer: int | None = None
 
 
 def template(observer: str, tensor: TensorRecord, sources: Sequence[SourceRecord]) -> EventTemplate:
@@ -129,6 +140,7 @@ def template(observer: str, tensor: TensorRecord, sources: Sequence[SourceRecord
         end=end + tail if sketched else b"",
         routes=route_layer(tensor.name),
         expert_count=sources[0].shape[0] if sources else 0,
+        expert_used=tensor.shape[0],
     )
 
 
@@ -202,7 +214,7 @@ class TranscriptWriter:
         self.routes = 0
         self.size = 0
 
-    def header(self, header: Header) -> bytes:
+    def header(self, header: AnyHeader) -> bytes:
         """Return the header's line."""
         return self._record(header)
 
@@ -231,17 +243,39 @@ class TranscriptWriter:
         for splice in plan.routes:
             data = read[splice.node]
             if data is not None:
-                route = self._route(plan.nodes[splice.node], first + splice.node, step, data)
-                pieces[splice.at] = b"%s%s%s" % (splice.before, route, splice.after)
+                routes = self._routes(plan.nodes[splice.node], first + splice.node, step, data)
+                pieces[splice.at] = b"%s%s%s" % (splice.before, routes, splice.after)
         self.events += count
         lines = b"".join(pieces)
         self._count(len(lines))
         return lines
 
-    def _route(self, node: EventTemplate, event_seq: int, step: Step, data: bytes) -> bytes:
+    def _routes(self, node: EventTemplate, event_seq: int, step: Step, data: bytes) -> bytes:
+        """Return a line for each position whose chosen experts are due."""
+        width = _ID_BYTES * node.expert_used
+        due = step.due if node.routes == step.last_layer else step.tokens
+        # Before the rows that are due there may be more of the last layer, and padding is behind.
+        start = len(data) - (step.scratch + due) * width if due else 0
+        if len(data) % width or start < 0:
+            raise RunFailedError(
+                "a layer gave another number of rows than its batch has",
+                expected=f"{step.tokens + step.scratch}",
+                found=f"{len(data) / width:g}",
+            )
+        end = step.position + step.tokens
+        return b"".join(
+            self._route(node, event_seq, step, position, data[at : at + width])
+            for position, at in zip(
+                range(end - due, end), range(start, start + due * width, width), strict=True
+            )
+        )
+
+    def _route(
+        self, node: EventTemplate, event_seq: int, step: Step, position: int, data: bytes
+    ) -> bytes:
         assert node.routes is not None
         self.routes += 1
-        ids = struct.unpack(f"<{len(data) // 4}i", data)
+        ids = struct.unpack(f"<{node.expert_used}i", data)
         line = (
             b'{"event_seq":%d,"expert_count":%d,"expert_ids":%s,"layer":%d,"phase":"%s",'
             b'"phase_step":%d,"position":%d,"record":"route","route_seq":%d}\n'
@@ -252,7 +286,7 @@ class TranscriptWriter:
             node.routes,
             step.phase.encode(),
             step.number,
-            step.position,
+            position,
             self.routes,
         )
         if len(line) > MAX_LINE:
@@ -263,7 +297,7 @@ class TranscriptWriter:
         """Return the result's line."""
         return self._record(result)
 
-    def _record(self, record: Header | Result) -> bytes:
+    def _record(self, record: AnyHeader | Result) -> bytes:
         line = jcs(encode(record)) + b"\n"
         if len(line) > MAX_LINE:
             raise _beyond(f"{MAX_LINE} bytes a line")

@@ -13,7 +13,8 @@ from tallystick.canonical.json import parse_canonical
 from tallystick.errors import EvidenceError
 from tallystick.evidence.observer.event_lines import EventLines
 from tallystick.evidence.observer.reader import TranscriptReader
-from tallystick.evidence.observer.records import AnyEvent, Record
+from tallystick.evidence.observer.records import AnyEvent
+from tallystick.evidence.observer.sealing import Record
 from tests.golden import reference_observer as reference
 
 READER = TranscriptReader.__module__

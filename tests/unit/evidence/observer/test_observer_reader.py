@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tallystick.errors import EvidenceError
 from tallystick.evidence.observer.reader import Limits, TranscriptReader, read_transcript
-from tallystick.evidence.observer.records import Record
+from tallystick.evidence.observer.sealing import Record
 from tests.golden import reference_observer as reference
 
 Records = list[dict[str, Any]]
