@@ -6,15 +6,19 @@ import copy
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import EvidenceError
 from tallystick.evidence.observer.reader import read_transcript
 from tests.golden import reference_observer as reference
+from tests.golden import reference_sealing_pass
 
-WHOLE = reference.transcript("sketch")
-RECORDS = reference.records("sketch")
+KINDS = {
+    "run": reference.records("sketch"),
+    "pass": reference_sealing_pass.records(reference_sealing_pass.Pass()),
+}
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
 VALUES = st.recursive(
     SCALARS,
@@ -31,8 +35,13 @@ def accepted(*pieces: bytes) -> bool:
     return True
 
 
-def test_the_whole_is_accepted() -> None:
-    assert accepted(WHOLE)
+def whole(kind: str) -> bytes:
+    return b"".join(map(reference.line, KINDS[kind]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_is_accepted(kind: str) -> None:
+    assert accepted(whole(kind))
 
 
 @settings(deadline=None)
@@ -42,11 +51,12 @@ def test_random_bytes(data: bytes) -> None:
 
 
 @settings(deadline=None)
-@given(st.data())
-def test_spliced_bytes(draw: st.DataObject) -> None:
-    start = draw.draw(st.integers(0, len(WHOLE)))
-    end = draw.draw(st.integers(start, min(len(WHOLE), start + 40)))
-    edited = WHOLE[:start] + draw.draw(st.binary(max_size=8)) + WHOLE[end:]
+@given(st.sampled_from([*KINDS]), st.data())
+def test_spliced_bytes(kind: str, draw: st.DataObject) -> None:
+    data = whole(kind)
+    start = draw.draw(st.integers(0, len(data)))
+    end = draw.draw(st.integers(start, min(len(data), start + 40)))
+    edited = data[:start] + draw.draw(st.binary(max_size=8)) + data[end:]
     cut = draw.draw(st.integers(0, len(edited)))
     accepted(edited[:cut], edited[cut:])
 
@@ -63,9 +73,10 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 @settings(deadline=None)
-@given(st.integers(0, len(RECORDS) - 1), st.data(), VALUES)
-def test_one_replaced_value(index: int, draw: st.DataObject, value: Any) -> None:
-    records = copy.deepcopy(RECORDS)
+@given(st.sampled_from([*KINDS]), st.data(), VALUES)
+def test_one_replaced_value(kind: str, draw: st.DataObject, value: Any) -> None:
+    records = copy.deepcopy(KINDS[kind])
+    index = draw.draw(st.integers(0, len(records) - 1))
     container, key = draw.draw(st.sampled_from(places(records[index])))
     container[key] = value
     lines = [json.dumps(r, sort_keys=True, separators=(",", ":")).encode() for r in records]
