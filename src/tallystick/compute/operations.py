@@ -31,13 +31,14 @@ class Operation:
         """Refuse a field that its encoding could not hold."""
         layout = LAYOUTS[self.tag]
         try:  # packing is the fastest way to check every field against its width
-            layout.encoding.pack(*layout.values(self))
+            layout.whole.pack(*layout.values(self))
         except struct.error:
             raise _misfit(self, layout) from None
 
 
 def _misfit(operation: Operation, layout: Layout) -> InputError:
-    for field, bits, value in zip(layout.names, layout.bits, layout.values(operation), strict=True):
+    fields = layout.values(operation)[1:]
+    for field, bits, value in zip(layout.names, layout.bits, fields, strict=True):
         if not 0 <= value < 1 << bits:
             return InputError(
                 f"the {field} of a {operation.name} operation does not fit",
@@ -263,27 +264,32 @@ class Elementwise(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the fields of one kind are encoded; ``values`` reads them all from an operation."""
+    """How one kind is encoded: ``whole`` with its tag in front, ``fields`` without.
+
+    ``values`` reads the tag and all fields from an operation.
+    """
 
     kind: type[Operation]
     names: tuple[str, ...]
     bits: tuple[int, ...]
     values: Callable[[Operation], tuple[int, ...]]
-    encoding: struct.Struct
+    whole: struct.Struct
+    fields: struct.Struct
 
 
 def _layout(kind: type[Operation]) -> Layout:
     names = tuple(field.name for field in fields(kind))
     hints = get_type_hints(kind, include_extras=True)
     bits = tuple(hints[name].__metadata__[0] for name in names)
-    get = attrgetter(*names)
-
-    def values(operation: Operation) -> tuple[int, ...]:
-        found = get(operation)
-        return found if len(names) > 1 else (found,)
-
-    encoding = struct.Struct("<" + "".join("I" if width == 32 else "Q" for width in bits))
-    return Layout(kind, names, bits, values, encoding)
+    codes = "".join("I" if width == 32 else "Q" for width in bits)
+    return Layout(
+        kind,
+        names,
+        bits,
+        attrgetter("tag", *names),
+        struct.Struct("<B" + codes),
+        struct.Struct("<" + codes),
+    )
 
 
 KINDS: Final[tuple[type[Operation], ...]] = (
@@ -311,14 +317,13 @@ KINDS: Final[tuple[type[Operation], ...]] = (
 )
 LAYOUTS: Final[tuple[Layout, ...]] = tuple(_layout(kind) for kind in KINDS)
 NAMES: Final[Mapping[str, type[Operation]]] = MappingProxyType({kind.name: kind for kind in KINDS})
-MAX_OPERATION: Final = 1 + max(layout.encoding.size for layout in LAYOUTS)
+MAX_OPERATION: Final = max(layout.whole.size for layout in LAYOUTS)
 
 
 def write_operation(writer: BinaryWriter, operation: Operation) -> None:
     """Append the encoding of ``operation``."""
     layout = LAYOUTS[operation.tag]
-    writer.u8(operation.tag)
-    writer.integers(layout.encoding, layout.values(operation))
+    writer.integers(layout.whole, layout.values(operation))
 
 
 def read_operation(reader: BinaryReader) -> Operation:
@@ -329,11 +334,10 @@ def read_operation(reader: BinaryReader) -> Operation:
             "not a canonical operation", expected=f"0..{len(LAYOUTS) - 1}", found=str(tag)
         )
     layout = LAYOUTS[tag]
-    return layout.kind(*reader.integers(layout.encoding))
+    return layout.kind(*reader.integers(layout.fields))
 
 
 def encode_operation(operation: Operation) -> bytes:
     """Return the encoding of ``operation``."""
-    writer = BinaryWriter()
-    write_operation(writer, operation)
-    return writer.finish()
+    layout = LAYOUTS[operation.tag]
+    return layout.whole.pack(*layout.values(operation))

@@ -101,8 +101,8 @@ def summarise_schedule(
     prefill, decode = _phases(architecture, prefill_tokens, generated_tokens)
     return SemanticSummary(
         _commitment(architecture, prefill, decode),
-        prefill.count(Operation) + decode.count(Operation),
-        prefill.count(ExpertRoute) + decode.count(ExpertRoute),
+        prefill.events() + decode.events(),
+        prefill.expert_routes() + decode.expert_routes(),
     )
 
 
@@ -152,21 +152,30 @@ class _Phase:
             ]
         )
 
-    def count(self, kind: type[Operation]) -> int:
-        distinct = {id(operations): operations for operations in self._stages}
-        found = {key: sum(isinstance(x, kind) for x in ops) for key, ops in distinct.items()}
+    def events(self) -> int:
+        return sum(map(len, self._stages))
+
+    def expert_routes(self) -> int:
+        found = {
+            key: sum(type(operation) is ExpertRoute for operation in operations)
+            for key, operations in self._distinct().items()
+        }
         return sum(found[id(operations)] for operations in self._stages)
 
     def encoding(self) -> bytes:
-        encoded: dict[int, list[bytes]] = {}
-        out = [u32le(sum(map(len, self._stages)))]
-        for stage, operations in enumerate(self._stages):
-            known = encoded.get(id(operations))
-            if known is None:
-                known = encoded[id(operations)] = [*map(encode_operation, operations)]
-            number = u32le(stage)
-            out += [number + operation for operation in known]
-        return b"".join(out)
+        encoded = {
+            # Joined by its number, a stage has it before each of its operations.
+            key: (b"", *map(encode_operation, operations))
+            for key, operations in self._distinct().items()
+        }
+        stages = [
+            u32le(stage).join(encoded[id(operations)])
+            for stage, operations in enumerate(self._stages)
+        ]
+        return u32le(self.events()) + b"".join(stages)
+
+    def _distinct(self) -> dict[int, tuple[Operation, ...]]:
+        return {id(operations): operations for operations in self._stages}
 
 
 def _layer(layer: LayerDescription, hidden: int, tokens: int, past: int) -> Iterator[Operation]:
