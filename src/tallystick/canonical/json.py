@@ -16,6 +16,7 @@ from typing import Final, NoReturn, TypeAlias
 
 import rfc8785
 
+from tallystick.canonical.spelling import spelled_canonically
 from tallystick.errors import EvidenceError
 
 JSONValue: TypeAlias = bool | int | float | str | list["JSONValue"] | dict[str, "JSONValue"] | None
@@ -94,7 +95,7 @@ def _parse(
             "the JSON document is nested too deeply for this process",
             expected=f"at most {max_depth} levels and a caller with stack to spare",
         ) from None
-    if _SURROGATE_ESCAPE.search(text) is not None:
+    if b"\\" in data and _SURROGATE_ESCAPE.search(text) is not None:
         _refuse_lone_surrogates(value)
     return value
 
@@ -107,16 +108,12 @@ def jcs(value: JSONValue) -> bytes:
     """
     try:
         if _is_plain(value):
-            return _plain_bytes(value)
+            return _PLAIN_ENCODER.encode(value).encode("utf-8")
         return rfc8785.dumps(value)
     except (ValueError, RecursionError) as error:
         raise EvidenceError(
             "the value has no canonical JSON form", found=type(error).__name__
         ) from None
-
-
-def _plain_bytes(value: JSONValue) -> bytes:
-    return _PLAIN_ENCODER.encode(value).encode("utf-8")
 
 
 def _is_plain(value: JSONValue) -> bool:
@@ -156,14 +153,13 @@ def parse_canonical(
 
     Raises EvidenceError as :func:`parse_strict` does, and when ``jcs(parse(data)) != data``.
     """
-    # Where all is ASCII, keys that leave it are escaped, which their canonical form is not.
-    plain = data.isascii()
-    try:
-        value = _parse(data, max_bytes, max_depth, bounds, _INTEGER_DECODER)
-    except _FractionError:
-        plain = False
-        value = _parse(data, max_bytes, max_depth, bounds, _DECODER)
-    canonical = _plain_bytes(value) if plain else jcs(value)
+    if len(data) <= max_bytes and spelled_canonically(data, texts=bounds.values):
+        try:  # nothing but the order of the keys is left to decide, and the parser sees that
+            return _parse(data, max_bytes, max_depth, bounds, _ORDERED_DECODER)
+        except _OrderError:
+            pass
+    value = _parse(data, max_bytes, max_depth, bounds, _DECODER)
+    canonical = jcs(value)
     if canonical != data:
         raise EvidenceError(
             "the JSON document is not in its canonical form",
@@ -271,12 +267,21 @@ def _float(text: str) -> float:
     return value
 
 
-class _FractionError(Exception):
-    """A number is no integer: the document takes the longer way."""
+class _OrderError(Exception):
+    """The keys of an object are not in their canonical order, or one is there twice."""
 
 
-def _fraction(text: str) -> NoReturn:
-    raise _FractionError
+def _ordered_object(pairs: list[tuple[str, JSONValue]]) -> dict[str, JSONValue]:
+    result = dict(pairs)
+    keys = [*result]
+    order = sorted(keys) if "".join(keys).isascii() else sorted(keys, key=_utf16)
+    if keys != order or len(keys) != len(pairs):
+        raise _OrderError
+    return result
+
+
+def _utf16(key: str) -> bytes:
+    return key.encode("utf-16-be")
 
 
 def _constant(name: str) -> NoReturn:
@@ -292,10 +297,7 @@ _DECODER: Final = json.JSONDecoder(
     parse_float=_float,
     parse_constant=_constant,
 )
-# For documents of ours, in which no number has a fraction.
-_INTEGER_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_object,
-    parse_int=_integer,
-    parse_float=_fraction,
-    parse_constant=_constant,
+# For a text that is spelled canonically: its integers are short.
+_ORDERED_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_ordered_object, parse_constant=_constant
 )
