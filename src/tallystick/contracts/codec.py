@@ -26,6 +26,7 @@ from typing import (
 )
 
 from tallystick.canonical.json import BOUNDS, Bounds, JSONValue, jcs, parse_canonical, shorten
+from tallystick.contracts.members import Members, fields_dumper, fields_loader
 from tallystick.contracts.scalars import (
     FieldCodec,
     FieldError,
@@ -233,8 +234,8 @@ def _keyed(item: type, mark: KeyedBy) -> FieldCodec:
     rest = tuple(member for member in members if member[0] != mark.key)
     position = [name for name, _ in members].index(mark.key)
     expected = f"an object of at most {mark.limit} members"
-    dump_rest = _fields_dumper(rest)
-    load_rest = _fields_loader(rest)
+    dump_rest = fields_dumper(rest)
+    load_rest = fields_loader(rest)
 
     def load(value: Any) -> Any:
         if type(value) is not dict or len(value) > mark.limit:
@@ -243,7 +244,7 @@ def _keyed(item: type, mark: KeyedBy) -> FieldCodec:
         for name in sorted(value):
             try:
                 key.load(name)
-                arguments = load_rest(value[name])
+                arguments = [*load_rest(value[name])]
             except FieldError as refusal:
                 refusal.path.append(f"[{shorten(name)}]")
                 raise
@@ -286,7 +287,7 @@ def _document(cls: Any) -> FieldCodec:
 @cache
 def _compile_document(cls: type) -> FieldCodec:
     members = _members(cls)
-    load_fields = _fields_loader(members)
+    load_fields = fields_loader(members)
     return FieldCodec(
         lambda value: cls(*load_fields(value)),
         _document_dumper(cls, members),
@@ -295,46 +296,15 @@ def _compile_document(cls: type) -> FieldCodec:
     )
 
 
-def _members(cls: type) -> tuple[tuple[str, FieldCodec], ...]:
+def _members(cls: type) -> Members:
     if not is_dataclass(cls):
         raise TypeError(f"{cls.__name__} is not a document type")
     hints = get_type_hints(cls, include_extras=True)
     return tuple((field.name, _compile(hints[field.name])) for field in fields(cls))
 
 
-def _fields_loader(members: tuple[tuple[str, FieldCodec], ...]) -> Callable[[Any], list[Any]]:
-    loaders = tuple((name, codec.load) for name, codec in members)
-    names = frozenset(name for name, _ in members)
-
-    def load(value: Any) -> list[Any]:
-        if type(value) is not dict:
-            raise FieldError("an object", kind_of(value))
-        if value.keys() != names:
-            raise _wrong_keys(value, names)
-        arguments: list[Any] = []
-        try:
-            for name, field_load in loaders:
-                arguments.append(field_load(value[name]))
-        except FieldError as refusal:
-            refusal.path.append(f".{loaders[len(arguments)][0]}")
-            raise
-        return arguments
-
-    return load
-
-
-def _wrong_keys(value: dict[str, Any], names: frozenset[str]) -> FieldError:
-    missing = sorted(names - value.keys())
-    if missing:
-        return FieldError(f"the key {missing[0]}", f"{len(missing)} of the declared keys missing")
-    unknown = sorted(value.keys() - names)
-    return FieldError("only the declared keys", f"the key {shorten(unknown[0])}")
-
-
-def _document_dumper(
-    cls: type, members: tuple[tuple[str, FieldCodec], ...]
-) -> Callable[[Any], Any]:
-    dump_fields = _fields_dumper(members)
+def _document_dumper(cls: type, members: Members) -> Callable[[Any], Any]:
+    dump_fields = fields_dumper(members)
 
     def dump(document: Any) -> Any:
         if type(document) is not cls:
@@ -344,23 +314,7 @@ def _document_dumper(
     return dump
 
 
-def _fields_dumper(members: tuple[tuple[str, FieldCodec], ...]) -> Callable[[Any], dict[str, Any]]:
-    dumpers = tuple((name, codec.dump) for name, codec in members)
-
-    def dump(document: Any) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        try:
-            for name, field_dump in dumpers:
-                result[name] = field_dump(getattr(document, name))
-        except FieldError as refusal:
-            refusal.path.append(f".{dumpers[len(result)][0]}")
-            raise
-        return result
-
-    return dump
-
-
-def _object_schema(cls: type, members: tuple[tuple[str, FieldCodec], ...]) -> JSONSchema:
+def _object_schema(cls: type, members: Members) -> JSONSchema:
     return {
         "title": cls.__name__,
         "description": (cls.__doc__ or "").strip().partition("\n")[0],

@@ -18,6 +18,7 @@ from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Core, Receipt
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.sandbox_profile import at_least
+from tallystick.contracts.scalars import base64_size
 from tallystick.errors import EvidenceError
 from tallystick.receipts.documents import SetDocuments
 from tallystick.receipts.papers import required_level
@@ -46,7 +47,7 @@ def _check_counts(core: Core, opening: Opening) -> None:
     require_equal(
         "opening.leaf_checks length",
         _LEAF_CHECK_BYTES * core.evidence.state_leaves,
-        len(base64.b64decode(opening.leaf_checks)),
+        base64_size(opening.leaf_checks),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from tallystick.contracts.codec import decode, decode_bytes, encode, encode_byte
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import InferenceRun
+from tallystick.contracts.scalars import base64_size
 from tallystick.contracts.types import (
     U8,
     U64,
@@ -316,3 +318,31 @@ class Either:
 def test_a_type_without_a_rule_is_a_programming_error(cls: type) -> None:
     with pytest.raises(TypeError):
         decode(cls, {"text": "a"})
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.binary(max_size=40).map(lambda raw: base64.b64encode(raw).decode()),
+    st.integers(0),
+    st.sampled_from(["", "=", "==", "A", "B", "Q", "+/", "-_", " ", "\n", "\u00e9", "\ud800"]),
+    st.integers(0, 4),
+)
+def test_base64_has_one_spelling(text: str, place: int, piece: str, cut: int) -> None:
+    at = place % (len(text) + 1)
+    for given_text in (text, text[:at] + piece + text[at + cut :]):
+        raw = spelt_by(given_text)
+        if raw is not None:
+            assert decode(Sample, {**GOOD, "data": given_text}).data == given_text
+            assert base64_size(given_text) == len(raw)
+        else:
+            with pytest.raises(EvidenceError):
+                decode(Sample, {**GOOD, "data": given_text})
+
+
+def spelt_by(text: str) -> bytes | None:
+    """Return the bytes whose canonical base64 is ``text``."""
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return raw if base64.b64encode(raw).decode() == text else None
