@@ -29,6 +29,8 @@ from tallystick.execution.jobs import (
     ReplayJob,
 )
 from tallystick.sandbox.messages import ErrorClasses, Message, MessageReader, error_from
+from tallystick.telemetry.bus import LocalBus, LocalSubscriber
+from tallystick.telemetry.events import Event
 from tests.support.documents import digest_of, example_run
 from tests.support.sets import make_platform, no_evidence
 
@@ -122,6 +124,7 @@ class Scripted:
 
     script: tuple[Message, ...] = ()
     peak_rss = 0
+    peak_is_final = False
     audit = None
 
     def __init__(self, *_arguments: object, **_named: object) -> None:
@@ -179,19 +182,118 @@ def test_a_generation_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [event.index for event in outcome.events] == [0]
 
 
+def event(seq: int, rss: int = 3) -> Message:
+    times = {"monotonic_ns": "1", "wall_ns": "2"}
+    return Message("event", {"event": "Init", "seq": seq, "rss": str(rss), **times})
+
+
+def generate_job(tokens: int) -> GenerateJob:
+    run = replace(example_run(), max_tokens=tokens)
+    return GenerateJob(SETUP, 3, run, RowClass(1, 1), "00" * 32, 64, "no")
+
+
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_a_job_has_so_many_events_and_no_more(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
-    event = Message(
-        "event", {"event": "Init", "seq": 0, "monotonic_ns": "1", "wall_ns": "2", "rss": "3"}
-    )
-    run = example_run()
-    run = replace(run, max_tokens=tokens)
-    job = GenerateJob(SETUP, 3, run, RowClass(1, 1), "00" * 32, 64, "no")
+    job, most = generate_job(tokens), tokens + 8
     result = Message("result", {})
-    outcome = outcome_of(monkeypatch, *[event] * (tokens + 8), result, job=job)
-    assert len(outcome.events) == tokens + 8
+    outcome = outcome_of(monkeypatch, *map(event, range(most)), result, job=job)
+    assert len(outcome.events) == outcome.stamped == most
     with pytest.raises(RunFailedError, match="more events than its job has"):
-        outcome_of(monkeypatch, *[event] * (tokens + 9), result, job=job)
+        outcome_of(monkeypatch, *map(event, range(most + 1)), result, job=job)
+    with pytest.raises(RunFailedError, match="more events than its job has"):
+        outcome_of(monkeypatch, event(most), result, job=job)
+
+
+@pytest.mark.parametrize("seqs", [(0, 0), (1, 0), (0, 2, 1), (0, 2, 2)])
+def test_an_event_out_of_order_is_a_failed_run(
+    monkeypatch: pytest.MonkeyPatch, seqs: tuple[int, ...]
+) -> None:
+    with pytest.raises(RunFailedError, match="out of order"):
+        outcome_of(monkeypatch, *map(event, seqs), Message("result", {}))
+
+
+def test_the_child_says_how_many_events_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = generate_job(1)
+    for said in (3, 9):
+        outcome = outcome_of(
+            monkeypatch, event(0), event(2), Message("result", {"events": said}), job=job
+        )
+        assert (len(outcome.events), outcome.stamped) == (2, said)
+    for wrong in (2, 10, -1, True, "3", None):
+        with pytest.raises(RunFailedError, match="events"):
+            outcome_of(
+                monkeypatch, event(0), event(2), Message("result", {"events": wrong}), job=job
+            )
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        event(1),
+        Message("text", {"bytes": "AA=="}),
+        Message("data", {"size": 1}, b"x"),
+        Message("progress", {"what": "x", "done": 1, "total": 1}),
+        Message("result", {}),
+    ],
+    ids=lambda message: message.kind,
+)
+def test_nothing_comes_after_the_result(monkeypatch: pytest.MonkeyPatch, late: Message) -> None:
+    with pytest.raises(RunFailedError, match="went on after its result"):
+        outcome_of(monkeypatch, event(0), Message("result", {}), late)
+    outcome_of(monkeypatch, event(0), Message("result", {}), Message("alive", {}))
+
+
+def test_what_the_kernel_says_of_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = (event(0, 50 << 20), Message("result", {}))
+    # A bound from a look too early, or none, is one from below.
+    assert outcome_of(monkeypatch, *messages).peak_rss == 50 << 20
+    monkeypatch.setattr(Scripted, "peak_rss", 45 << 20)
+    assert outcome_of(monkeypatch, *messages).peak_rss == 50 << 20
+    monkeypatch.setattr(Scripted, "peak_is_final", True)
+    assert outcome_of(monkeypatch, *messages).peak_rss == 45 << 20
+    monkeypatch.setattr(Scripted, "peak_rss", 20 << 20)
+    with pytest.raises(RunFailedError, match="more memory than it had"):
+        outcome_of(monkeypatch, *messages)
+
+
+def test_the_supervisor_listens_before_there_is_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = LocalBus()
+    asked: list[str] = []
+
+    class Watched(LocalBus):
+        """Notes the order of things."""
+
+        def subscribe(self, capacity: int = 1) -> LocalSubscriber:
+            asked.append("subscribed")
+            return bus.subscribe(capacity)
+
+        def publish(self, event: Event) -> None:
+            asked.append(event.kind)
+            bus.publish(event)
+
+    class Starting(Scripted):
+        """Notes when it is started, and speaks at once."""
+
+        def __init__(self, *_arguments: object, **_named: object) -> None:
+            asked.append("started")
+
+    monkeypatch.setattr(launch, "Child", Starting)
+    monkeypatch.setattr(Scripted, "script", (event(0), Message("result", {})))
+    outcome = launch.run_job(JOB, (), bus=Watched())
+    assert asked == ["subscribed", "started", "Init"]
+    assert [one.seq for one in outcome.events] == [0]
+    assert bus._subscribers == ()
+
+
+def test_no_subscriber_holds_a_run_up_or_costs_it_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = LocalBus()
+    idle, last = bus.subscribe(2), bus.subscribe()
+    monkeypatch.setattr(launch, "Child", Scripted)
+    monkeypatch.setattr(Scripted, "script", (*map(event, range(8)), Message("result", {})))
+    outcome = launch.run_job(JOB, (), bus=bus)
+    assert len(outcome.events) == outcome.stamped == 8
+    assert ([one.seq for one in idle.drain()], idle.dropped) == ([0, 1], 6)
+    assert last.drain() == outcome.events
 
 
 def test_only_a_replay_may_find_evidence_wanting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +375,14 @@ def test_a_generation_with_any_value_in_a_field_is_one_or_a_failed_run(
         ("event", {}),
         ("event", {"event": "Unknown"}),
         ("event", {"event": "Init", "seq": "0"}),
+        (
+            "event",
+            {"event": "Init", "seq": 2**32, "monotonic_ns": "1", "wall_ns": "2", "rss": "3"},
+        ),
+        (
+            "event",
+            {"event": "Init", "seq": 0, "monotonic_ns": "1", "wall_ns": "2", "rss": str(2**64)},
+        ),
         ("event", {"event": "Init", "seq": 0, "monotonic_ns": 1, "wall_ns": "2", "rss": "3"}),
         ("event", {"event": "Init", "seq": 0, "monotonic_ns": "١", "wall_ns": "2", "rss": "3"}),
         (

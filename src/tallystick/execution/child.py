@@ -38,11 +38,13 @@ def handle(request: Any, channel: Channel) -> None:
     if isinstance(job, GenerateJob):
         from tallystick.execution.generate_child import run_generate
 
-        channel.send("result", {"generation": encode(run_generate(job, reporter))})
+        generation = run_generate(job, reporter)
+        channel.send("result", {"generation": encode(generation), "events": reporter.events})
     elif isinstance(job, ReplayJob):
         from tallystick.execution.replay_child import run_replay
 
-        channel.send("result", {"generation": encode(run_replay(job, reporter))})
+        generation = run_replay(job, reporter)
+        channel.send("result", {"generation": encode(generation), "events": reporter.events})
     elif isinstance(job, CalibrateJob):
         from tallystick.execution.calibrate_child import run_calibrate
 

@@ -20,7 +20,11 @@ from tallystick.telemetry.rss import resident_bytes
 
 
 class Reporter:
-    """Sends events, tokens and progress; every event carries time and memory at source."""
+    """Sends events, tokens and progress; every event carries time and memory at source.
+
+    None of them waits for the supervisor. An event that there is no room for is dropped; it has had
+    its number all the same, so that the supervisor knows.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -30,7 +34,7 @@ class Reporter:
     def event(self, kind: EventKind, index: int | None = None) -> None:
         """Report a telemetry event."""
         event = self._stamp(kind, index)
-        self._channel.send(
+        self._channel.offer(
             "event",
             {
                 "event": str(event.kind),
@@ -41,6 +45,11 @@ class Reporter:
                 "index": event.index,
             },
         )
+
+    @property
+    def events(self) -> int:
+        """How many events there were, dropped ones included."""
+        return self._stamp.next_seq
 
     def progress(self, what: str) -> Callable[[int, int], None]:
         """Return a progress function that speaks at most five times a second."""
@@ -59,8 +68,8 @@ class Reporter:
         self.text(index, text)
 
     def text(self, index: int, text: bytes) -> None:
-        """Send piece ``index`` of what the supervisor streams on."""
-        self._channel.send("text", {"index": index, "bytes": base64.b64encode(text).decode()})
+        """Send piece ``index`` of what the supervisor streams on. It is never dropped."""
+        self._channel.post("text", {"index": index, "bytes": base64.b64encode(text).decode()})
 
     def data(self, piece: bytes) -> None:
         """Send a piece of much that the supervisor streams on."""

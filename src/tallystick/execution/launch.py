@@ -18,6 +18,7 @@ from tallystick.contracts.sandbox_profile import SandboxProfile
 from tallystick.engine.compiled import ensure_observer
 from tallystick.engine.libllama.locate import engine_build, library_path
 from tallystick.errors import EvidenceError, RunFailedError, SandboxError, UsageError
+from tallystick.execution.hearing import Hearing, counted
 from tallystick.execution.jobs import (
     JOBS,
     EngineSetup,
@@ -31,9 +32,10 @@ from tallystick.execution.templates import Templates
 from tallystick.models.digests import DigestCache
 from tallystick.models.files import opened
 from tallystick.sandbox.confinement import Confinement
-from tallystick.sandbox.messages import CHILD_ERRORS, ErrorClasses, well_formed
+from tallystick.sandbox.messages import CHILD_ERRORS, ErrorClasses, Message, well_formed
 from tallystick.sandbox.process import Child
-from tallystick.telemetry.events import Event, EventKind
+from tallystick.telemetry.bus import EventBus, LocalBus
+from tallystick.telemetry.events import Event
 
 PROGRAM: Final = "tallystick.execution.child"
 # A child that computes says so all the time (`Channel.keep_alive`): the deadline is on silence,
@@ -41,6 +43,8 @@ PROGRAM: Final = "tallystick.execution.child"
 IDLE_SECONDS: Final = 900.0
 #: Events of a job besides one for each token: its beginning, its load, its end.
 _OTHER_EVENTS: Final = 8
+#: What a child says of its work; that it is alive, it may say whenever it is.
+_WORK: Final = ("event", "text", "data", "progress", "result")
 _DROPPED_PREFIXES: Final = ("GGML_", "LLAMA_", "OMP_", "GOMP_", "KMP_")
 # Waiting threads spin for some microseconds, which spans the gaps between parts of a graph, and
 # then sleep: endless spinning is several times slower on shared cores, sleeping at once a third
@@ -88,11 +92,13 @@ class InstalledEngine:
 class Outcome:
     """A child's result, what it told on the way, and its peak resident memory in bytes.
 
-    ``audit`` is the report on its sandbox, None without one.
+    ``stamped`` is how many events it had; those that are not in ``events`` were dropped. ``audit``
+    is the report on its sandbox, None without one.
     """
 
     body: dict[str, Any] = field(repr=False)
     events: tuple[Event, ...]
+    stamped: int
     peak_rss: int
     audit: EgressReport | None = None
 
@@ -161,8 +167,11 @@ def run_job(
     model_fd: int | None = None,
     sandbox: SandboxProfile | None = None,
     templates: Templates | None = None,
+    bus: EventBus | None = None,
 ) -> Outcome:
     """Run one job in a child of its own and return its outcome; the child is gone then.
+
+    Its events go over ``bus`` as they arrive; no subscriber to that can hold the run up.
 
     With a ``sandbox`` the child locks itself and is audited before it opens the model. With
     ``templates`` it is forked by one of them, which has loaded the engine before. Raises
@@ -173,43 +182,48 @@ def run_job(
     _require_same_library(job.setup)
     name = next(name for name, kind in JOBS.items() if isinstance(job, kind))
     environment = ENGINE_ENVIRONMENT | {knob.name: knob.value for knob in knobs}
-    events: list[Event] = []
     most_events = _OTHER_EVENTS + (job.run.max_tokens if isinstance(job, GenerateJob) else 0)
     result: dict[str, Any] | None = None
     modules = _modules(name)
     template = None if templates is None else templates.of(job.setup, environment, modules)
-    child = Child(
-        PROGRAM,
-        {"op": name, "job": encode(job)},
-        environment=environment,
-        pass_fds=() if model_fd is None else (model_fd,),
-        confinement=None if sandbox is None else _confinement(sandbox, job, modules, model_fd),
-        template=template,
-    )
-    with child:
-        for message in child.messages(idle_timeout=IDLE_SECONDS, errors=_errors(job)):
-            body = message.body
-            if message.kind == "event":
-                if len(events) == most_events:
-                    raise RunFailedError(
-                        "the child sent more events than its job has",
-                        expected=f"at most {most_events}",
-                    )
-                events.append(_event(body))
-            elif message.kind == "text":
-                on_text(_text(body))
-            elif message.kind == "data":
-                on_text(message.data)
-            elif message.kind == "progress":
-                on_progress(str(body.get("what"))[:40], _count(body, "done"), _count(body, "total"))
-            elif message.kind == "result":
-                result = body
+    # Subscribed before there is a child, which loads as soon as it is there.
+    with Hearing(bus or LocalBus(), most_events) as hearing:
+        child = Child(
+            PROGRAM,
+            {"op": name, "job": encode(job)},
+            environment=environment,
+            pass_fds=() if model_fd is None else (model_fd,),
+            confinement=None if sandbox is None else _confinement(sandbox, job, modules, model_fd),
+            template=template,
+        )
+        with child:
+            for message in child.messages(idle_timeout=IDLE_SECONDS, errors=_errors(job)):
+                if result is not None and message.kind in _WORK:
+                    raise RunFailedError("the child went on after its result", found=message.kind)
+                if message.kind == "result":
+                    result = message.body
+                elif message.kind == "event":
+                    hearing.take(message.body)
+                else:
+                    _pass_on(message, on_progress, on_text)
+                hearing.collect()
     if result is None:
         raise RunFailedError("the child ended without a result")
     _require_same_library(job.setup)
-    # Where the child's own peak cannot be seen from here, what it told of itself is a lower bound.
-    peak = max([child.peak_rss, *(event.rss for event in events)])
-    return Outcome(result, tuple(events), peak, child.audit)
+    events, stamped = hearing.events(), hearing.count(result)
+    peak = hearing.peak(child.peak_rss, final=child.peak_is_final)
+    return Outcome(result, events, stamped, peak, child.audit)
+
+
+def _pass_on(message: Message, on_progress: OnProgress, on_text: OnText) -> None:
+    body = message.body
+    if message.kind == "text":
+        on_text(_text(body))
+    elif message.kind == "data":
+        on_text(message.data)
+    elif message.kind == "progress":
+        what = str(body.get("what"))[:40]
+        on_progress(what, counted(body, "done"), counted(body, "total"))
 
 
 def _modules(name: str) -> tuple[str, ...]:
@@ -251,35 +265,6 @@ def _errors(job: Job) -> ErrorClasses:
     if isinstance(job, GenerateJob | ObserveJob):
         return (*CHILD_ERRORS, UsageError)
     return CHILD_ERRORS
-
-
-def _count(body: dict[str, Any], name: str) -> int:
-    value = body.get(name)
-    if type(value) is not int or not 0 <= value < 2**64:
-        raise RunFailedError("the child sent a malformed number", found=name)
-    return value
-
-
-def _big(body: dict[str, Any], name: str) -> int:
-    value = body.get(name)
-    if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 21):
-        raise RunFailedError("the child sent a malformed event", found=name)
-    return int(value)
-
-
-def _event(body: dict[str, Any]) -> Event:
-    try:
-        kind = EventKind(str(body.get("event")))
-        return Event(
-            kind=kind,
-            seq=_count(body, "seq"),
-            monotonic_ns=_big(body, "monotonic_ns"),
-            wall_ns=_big(body, "wall_ns"),
-            rss=_big(body, "rss"),
-            index=_count(body, "index") if kind is EventKind.TOKEN_EMITTED else None,
-        )
-    except ValueError:
-        raise RunFailedError("the child sent an unknown event") from None
 
 
 def _text(body: dict[str, Any]) -> bytes:

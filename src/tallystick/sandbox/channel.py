@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import select
@@ -28,6 +29,9 @@ from tallystick.errors import RunFailedError, TallystickError
 from tallystick.sandbox.messages import MAX_DATA
 
 MAX_REQUEST = 64 * 1024 * 1024
+#: Bytes that a child keeps for a supervisor that does not read, before it drops what may be lost.
+MAX_KEPT = 64 * 1024
+_CHUNK = 1 << 20
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _LAST_LOOK = 2000  # milliseconds
@@ -35,11 +39,22 @@ _BEAT_SHARE = 0.01
 
 
 class Channel:
-    """Writes messages to the supervisor, whole ones, from any thread."""
+    """Writes messages to the supervisor, whole ones and in order, from any thread.
+
+    What a reader has to get waits for room in the pipe (:meth:`send`, :meth:`send_data`) or is kept
+    until there is some (:meth:`post`). What it may miss never waits (:meth:`offer`): a supervisor
+    that does not read for a while holds no computation up.
+    """
 
     def __init__(self, descriptor: int) -> None:
+        # Not os.set_blocking, whose ioctl the sandbox does not allow.
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_NONBLOCK)
         self._descriptor = descriptor
+        self._room = select.poll()
+        self._room.register(descriptor, select.POLLOUT)
         self._lock = threading.Lock()
+        self._kept = bytearray()  # of messages that are on their way
 
     @property
     def descriptor(self) -> int:
@@ -48,19 +63,50 @@ class Channel:
 
     def send(self, kind: str, body: dict[str, JSONValue]) -> None:
         """Send one message; blocks while the pipe is full."""
-        self._write(jcs({"kind": kind, "body": body}) + b"\n")
+        self._write(_line(kind, body))
 
     def send_data(self, data: bytes) -> None:
         """Send ``data``, up to MAX_DATA bytes, as they are: a message says how many follow."""
         if len(data) > MAX_DATA:
             raise ValueError("too much data for one message")
-        self._write(jcs({"kind": "data", "body": {"size": len(data)}}) + b"\n" + data)
+        self._write(_line("data", {"size": len(data)}) + data)
+
+    def post(self, kind: str, body: dict[str, JSONValue]) -> None:
+        """Send one message without waiting: what the pipe does not take is kept, all of it."""
+        with self._lock:
+            self._kept += _line(kind, body)
+            self._push(wait=False)
+
+    def offer(self, kind: str, body: dict[str, JSONValue]) -> bool:
+        """Send one message without waiting, unless MAX_KEPT bytes are kept: then it is dropped.
+
+        Returns whether it was taken.
+        """
+        with self._lock:
+            self._push(wait=False)
+            if len(self._kept) >= MAX_KEPT:
+                return False
+            self._kept += _line(kind, body)
+            self._push(wait=False)
+        return True
 
     def _write(self, message: bytes) -> None:
-        view = memoryview(message)
         with self._lock:
-            while view:
-                view = view[os.write(self._descriptor, view) :]
+            self._kept += message
+            self._push(wait=True)
+
+    def _push(self, *, wait: bool) -> None:
+        """Write what is kept; with ``wait`` all of it, else what the pipe has room for."""
+        while self._kept:
+            try:
+                with memoryview(self._kept) as view:
+                    written = os.write(self._descriptor, view[:_CHUNK])
+            except BlockingIOError:
+                if not wait:
+                    return
+                self._room.poll()  # also tells that nobody reads any more; the write then fails
+                continue
+            del self._kept[:written]
 
     def keep_alive(self, seconds: float) -> None:
         """From now on send ``alive`` every ``seconds`` in which this process computed.
@@ -78,14 +124,18 @@ class Channel:
                 if now - spent >= _BEAT_SHARE * seconds:
                     # Out of memory, or nobody reads any more: not for this thread to report.
                     with contextlib.suppress(MemoryError, OSError):
-                        self.send("alive", {})
+                        self.offer("alive", {})
                 spent = now
 
         threading.Thread(target=beat, daemon=True).start()
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Report progress of long work (``total`` 0: unknown)."""
-        self.send("progress", {"what": what, "done": done, "total": total})
+        self.offer("progress", {"what": what, "done": done, "total": total})
+
+
+def _line(kind: str, body: dict[str, JSONValue]) -> bytes:
+    return jcs({"kind": kind, "body": body}) + b"\n"
 
 
 def keep_memory_private() -> None:

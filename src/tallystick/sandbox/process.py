@@ -66,6 +66,9 @@ class Child:
     With a ``confinement`` the child locks itself and is looked at before it gets to its work.
     Raises SandboxError then, when no acceptable level can be enforced, or a channel is open that
     the level promises closed; ``audit`` is the report on the sandbox.
+
+    ``peak_rss`` is the child's peak resident memory as far as the kernel has told it, in bytes;
+    ``peak_is_final`` says that it was told when the child had done its work.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Child:
     ) -> None:
         self.peak_rss = 0
         self._template = template
+        self.peak_is_final = False
         self._done = False
         self._held: Held | None = None
         start = Start(program, request, environment or {}, tuple(pass_fds))
@@ -183,9 +187,9 @@ class Child:
             message = self._reader.next(idle_timeout)
             if message is None:
                 raise self._death()
-            if message.kind not in _FREQUENT:
-                self._sample_peak()
+            seen = message.kind not in _FREQUENT and self._sample_peak()
             if message.kind == "done":
+                self.peak_is_final = seen
                 if self._held is not None:
                     require_held(self._held)
                 self._done = True
@@ -211,18 +215,19 @@ class Child:
             hint="if it was killed by SIGKILL, the machine probably ran out of memory",
         )
 
-    def _sample_peak(self) -> None:
-        """Note the child's peak resident memory so far.
+    def _sample_peak(self) -> bool:
+        """Note the child's peak resident memory so far; say whether it could be seen.
 
         Not from getrusage: its maximum begins with what the parent had when it forked.
         """
         try:
             status = Path(f"/proc/{self.pid}/status").read_bytes()
         except OSError:
-            return
+            return False
         found = _PEAK.search(status)
         if found is not None:
             self.peak_rss = max(self.peak_rss, int(found.group(1)) * 1024)
+        return found is not None
 
     def close(self) -> None:
         """End the child if it still runs, and release everything."""

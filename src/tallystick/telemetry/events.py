@@ -48,6 +48,11 @@ class Stamper:
         self._rss = rss
         self._next = first_seq
 
+    @property
+    def next_seq(self) -> int:
+        """The number that the next event gets."""
+        return self._next
+
     def __call__(self, kind: EventKind, index: int | None = None) -> Event:
         """Return the next event, stamped now."""
         event = Event(

@@ -30,9 +30,11 @@ from tallystick.execution.templates import Templates
 from tallystick.models.manifest import PinnedFacts
 from tallystick.models.registry import ModelFile, OpenModel
 from tallystick.receipts.build_parts import SupervisorFacts
+from tallystick.sandbox.messages import well_formed
 from tallystick.sandbox.profiles import SHIPPED, load_profile
+from tallystick.telemetry.bus import EventBus, LocalBus
 from tallystick.telemetry.events import EventKind, Stamper
-from tallystick.telemetry.log import encode_log
+from tallystick.telemetry.log import encode_log, parse_log
 from tallystick.telemetry.rss import resident_bytes
 from tallystick.worker.papers import RunPapers
 from tallystick.worker.request import RunOptions
@@ -40,10 +42,14 @@ from tallystick.worker.request import RunOptions
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """Who is told of the answer as it comes, and of how far the work is."""
+    """Who is told of the answer as it comes, and of how far the work is.
+
+    The events of the run, and of nothing before it, go over ``bus``.
+    """
 
     on_text: OnText = no_text
     on_progress: OnProgress = no_progress
+    bus: EventBus = field(default_factory=LocalBus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +175,10 @@ def execute(
         model_fd=opened.fd,
         sandbox=None if settled.sandbox.level == "none" else settled.sandbox,
         templates=templates,
+        bus=show.bus,
     )
     opened.unchanged()
-    telemetry = _telemetry(outcome)
+    telemetry = _telemetry(outcome, show.bus)
     facts = SupervisorFacts(
         start_ns=start_wall,
         total_ns=time.monotonic_ns() - start,
@@ -183,7 +190,15 @@ def execute(
     return Executed(outcome.generation(), facts, telemetry, outcome.audit)
 
 
-def _telemetry(outcome: Outcome) -> bytes:
-    """The child's events, and the last one, which only the supervisor can see: it is gone."""
-    last = Stamper(resident_bytes, first_seq=len(outcome.events))(EventKind.SHUTDOWN_COMPLETE)
-    return encode_log((*outcome.events, last))
+def _telemetry(outcome: Outcome, bus: EventBus) -> bytes:
+    """Return the child's events, and the last one, which only the supervisor can see: it is gone.
+
+    Its number tells how many the child had, those that were dropped included. Raises RunFailedError
+    when the events are none of a run.
+    """
+    last = Stamper(resident_bytes, first_seq=outcome.stamped)(EventKind.SHUTDOWN_COMPLETE)
+    data = encode_log((*outcome.events, last))
+    with well_formed("events"):
+        parse_log(data)
+    bus.publish(last)
+    return data
