@@ -53,10 +53,22 @@ class Subject:
         return StateTree(bytes(32), layers, len(self.prompt), credential_id=worker)
 
     def generation(
-        self, model: LlamaModel, count: int, tree: StateTree | None
+        self,
+        model: LlamaModel,
+        count: int,
+        tree: StateTree | None,
+        tell: Callable[[int], None] = lambda _index: None,
     ) -> tuple[tuple[int, ...], float]:
-        """Return the sampled ids and the seconds from the first token to the last."""
+        """Return the sampled ids and the seconds from the first token to the last.
+
+        ``tell`` is called with the number of each token.
+        """
         marks: list[float] = []
+
+        def on_token(index: int, _token: int) -> None:
+            marks.append(time.perf_counter())
+            tell(index)
+
         execution = Execution(model, self.plan, len(self.prompt), Evidence(tree))
         ids = generate(
             execution,
@@ -65,7 +77,7 @@ class Subject:
             self.prompt,
             count,
             Sampler(0, None),
-            lambda _index, _token: marks.append(time.perf_counter()),
+            on_token,
             lambda _done, _total: None,
         )
         execution.close()

@@ -77,6 +77,20 @@ def test_a_run_of_no_model_of_ours(home: EngineHome, tmp_path: Path) -> None:
     assert (shown["state"], shown["attempts"]) == ("pending", 0)
     assert shown["reason"] == document["reason"]
     assert plain_run().prompt not in done.stdout + done.stderr
+    assert document["memory"] is None
+    assert type(document["kept"]) is int
+    assert document["kept"] >= 0
+
+
+def test_a_view_is_for_people_and_json_for_programs(home: EngineHome) -> None:
+    done = home.cli("worker", "--once", "--watch", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert json.loads(done.stderr)["error"]["type"] == "UsageError"
+
+
+def test_a_watched_worker_with_an_empty_queue(home: EngineHome) -> None:
+    done = home.cli("worker", "--once", "--watch")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "0 runs\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -27,6 +27,11 @@ _NAMES: Final = {
 }
 
 
+def work_words(what: str) -> str:
+    """Return what the work called ``what`` is, for people."""
+    return _NAMES.get(what, what)
+
+
 class WorkProgress:
     """Says on standard error what is being done and how far it is."""
 
@@ -45,7 +50,7 @@ class WorkProgress:
         if now - self._since < _PATIENCE:
             return
         share = f"  {100 * done // total:3d} %" if total else ""
-        line = f"{_NAMES.get(what, what)}{share}"
+        line = f"{work_words(what)}{share}"
         if not self._visible:
             self._log(line, now)
         elif done == total:

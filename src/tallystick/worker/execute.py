@@ -178,7 +178,7 @@ def execute(
         bus=show.bus,
     )
     opened.unchanged()
-    telemetry = _telemetry(outcome, show.bus)
+    telemetry = telemetry_of(outcome, show.bus)
     facts = SupervisorFacts(
         start_ns=start_wall,
         total_ns=time.monotonic_ns() - start,
@@ -190,7 +190,7 @@ def execute(
     return Executed(outcome.generation(), facts, telemetry, outcome.audit)
 
 
-def _telemetry(outcome: Outcome, bus: EventBus) -> bytes:
+def telemetry_of(outcome: Outcome, bus: EventBus) -> bytes:
     """Return the child's events, and the last one, which only the supervisor can see: it is gone.
 
     Its number tells how many the child had, those that were dropped included. Raises RunFailedError
@@ -198,7 +198,7 @@ def _telemetry(outcome: Outcome, bus: EventBus) -> bytes:
     """
     last = Stamper(resident_bytes, first_seq=outcome.stamped)(EventKind.SHUTDOWN_COMPLETE)
     data = encode_log((*outcome.events, last))
-    with well_formed("events"):
+    with well_formed("telemetry"):
         parse_log(data)
     bus.publish(last)
     return data

@@ -29,7 +29,9 @@ from tallystick.queues.port import JobResult, JobState, Lease, Queue
 from tallystick.queues.spool import collect
 from tallystick.store.artifacts import prepare_under, remove_set
 from tallystick.store.pending import sweep
+from tallystick.telemetry.rss import resident_bytes
 from tallystick.worker.declared import check_declared
+from tallystick.worker.execute import Show
 from tallystick.worker.heartbeat import Heartbeat
 from tallystick.worker.keys import SignerChoice
 from tallystick.worker.publishing import COMPLETE, Planned, Publication, Settled, settle
@@ -149,7 +151,8 @@ class Worker:
         Raises UnavailableError, after that, when the next run would fare alike.
         """
         self._reporter.doing(lease.job_id)
-        started = time.monotonic()
+        self._listener.on_begin(lease.job_id)
+        started, resident = time.monotonic(), resident_bytes()
         trouble: UnavailableError | None = None
         result: RunResult | None = None
         outcome: Outcome = "done"
@@ -174,6 +177,8 @@ class Worker:
                 place=None if result is None else result.directory,
                 reason=reason,
                 seconds=time.monotonic() - started,
+                memory=None if result is None else result.receipt.observed.rss,
+                kept=max(0, resident_bytes() - resident),
             )
         )
         if trouble is not None:
@@ -288,12 +293,18 @@ class Worker:
             templates=self._templates,
         )
 
-        def look(_what: str, _done: int, _total: int) -> None:
+        def look(what: str, done: int, total: int) -> None:
             self._stop.check()
+            self._listener.on_progress(what, done, total)
 
         model = find_model(run.model_digest, settings.models, self._home, look)
         return run_declared(
-            model, run, threads=settings.threads, place=place, guard=guard, on_progress=look
+            model,
+            run,
+            threads=settings.threads,
+            place=place,
+            guard=guard,
+            show=Show(on_progress=look, bus=self._listener.bus),
         )
 
 

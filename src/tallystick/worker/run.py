@@ -160,16 +160,16 @@ def run_declared(
     threads: int | None = None,
     place: Place | None = None,
     guard: Guard = no_guard,
-    on_progress: OnProgress = no_progress,
+    show: Show | None = None,
 ) -> RunResult:
-    """Execute a declared run; the rest is as for :func:`run`.
+    """Execute a declared run; the rest is as for :func:`run`. ``show`` None shows nobody anything.
 
     ``guard`` is called with what is to be written when everything is signed, right before: what it
     raises leaves no set. Raises InputError also when the model is not the declared one.
     """
     options = RunOptions(prompt=declared.prompt, policy=declared.policy, threads=threads)
     order = DeclaredOrder(declared, options)
-    return _run(model, order, place or Place(), Show(on_progress=on_progress), guard)
+    return _run(model, order, place or Place(), show or Show(), guard)
 
 
 @dataclass(frozen=True, slots=True)

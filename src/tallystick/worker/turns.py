@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from tallystick.contracts.receipt import Memory
 from tallystick.errors import RunFailedError, TallystickError, UnavailableError
+from tallystick.execution.launch import OnProgress, no_progress
 from tallystick.queues.port import MAX_TEXT
 from tallystick.queues.spool import CollectedFiles
+from tallystick.telemetry.bus import EventBus, LocalBus
 
 Outcome = Literal["done", "failed", "dead", "again", "released", "lost"]
 
@@ -21,6 +24,10 @@ class Turn:
     ``done``: its set is at ``place``. ``failed`` and ``dead`` are the queue's states. ``again``: it
     waits for another attempt. ``released``: it waits, and this was no attempt. ``lost``: the lease
     is another's or ran out, or the queue could not be told.
+
+    ``memory`` is what the receipt says of the child's, None when nothing was executed or there is
+    no receipt. ``kept`` is by how many bytes the worker's own resident memory had grown when the
+    run was over: what did not come back, however the run ended.
     """
 
     job_id: str
@@ -29,17 +36,23 @@ class Turn:
     place: Path | None
     reason: str | None
     seconds: float
+    memory: Memory | None = None
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Who is told what a worker does: each turn, each look at the spool that found something, and
-    each time something cannot be used and is tried again later.
+    each time something cannot be used and is tried again later; with which job a turn begins, and
+    how far its work is. The events of its runs go over ``bus``.
     """
 
     on_turn: Callable[[Turn], None] = lambda _turn: None
     on_collected: Callable[[CollectedFiles], None] = lambda _files: None
     on_trouble: Callable[[UnavailableError], None] = lambda _error: None
+    on_begin: Callable[[str], None] = lambda _job_id: None
+    on_progress: OnProgress = no_progress
+    bus: EventBus = field(default_factory=LocalBus)
 
 
 def as_failure(error: Exception) -> TallystickError:
