@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import compress, pairwise
 from operator import le, lt
 
 from tallystick.canonical.json import jcs
@@ -18,6 +18,7 @@ from tallystick.telemetry.events import Event, EventKind
 
 MAX_LINE = 224  # bytes, newline included: the bound per token
 _U64 = 2**64
+_U64_DIGITS = len(str(_U64))
 _U32 = 2**32
 _NUMBER = r"(0|[1-9][0-9]{0,19})"
 _COUNT = r"(0|[1-9][0-9]{0,9})"
@@ -104,8 +105,11 @@ def parse_log(data: bytes) -> TelemetryLog:
         raise _bad(number, "one of the line forms of docs/spec/telemetry.md", "another form")
     names, indexes, monotonic, rss, seqs, wall = zip(*rows, strict=True)
     numbers = list(map(int, seqs))
-    _check_ranges([*map(int, monotonic), *map(int, rss), *map(int, wall)], numbers)
-    _check_growth(numbers, list(map(int, monotonic)))
+    times = list(map(int, monotonic))
+    # Fewer digits are below 2^64, which leaves few numbers, or none, to be converted.
+    long = [text for text in (*rss, *wall) if len(text) == _U64_DIGITS]
+    _check_ranges([*times, *map(int, long)], numbers)
+    _check_growth(numbers, times)
     dropped = numbers[-1] + 1 - len(rows)
     tokens = _check_tokens(names, indexes, dropped)
     _check_kinds(names, dropped)
@@ -133,6 +137,10 @@ def _check_growth(numbers: Sequence[int], monotonic: Sequence[int]) -> None:
 
 def _check_tokens(names: Sequence[str], indexes: Sequence[str], dropped: int) -> int:
     """Return the number of tokens; their indexes grow, and by one when nothing was dropped."""
+    whole = [*map(str, range(names.count(_TOKEN)))]
+    on_tokens = compress(indexes, map(_TOKEN.__eq__, names))
+    if [*filter(None, indexes)] == whole == [*on_tokens]:
+        return len(whole)  # as almost always; other logs are gone through line by line
     least = tokens = 0
     for line, (name, text) in enumerate(zip(names, indexes, strict=True), 1):
         if (name == _TOKEN) != (text != ""):
