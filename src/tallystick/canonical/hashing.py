@@ -10,6 +10,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 
 from tallystick.errors import EvidenceError
 
@@ -21,13 +22,21 @@ def frame(domain: str, version: int, parts: Sequence[bytes]) -> bytes:
 
     u16be len(domain), domain, u16be version, u32be count, then u64be length and bytes of each part.
     """
-    name = domain.encode("ascii")
-    out = [len(name).to_bytes(2, "big"), name, version.to_bytes(2, "big")]
-    out.append(len(parts).to_bytes(4, "big"))
+    out = [_head(domain, version, len(parts))]
     for part in parts:
-        out.append(len(part).to_bytes(8, "big"))
-        out.append(part)
+        out += (len(part).to_bytes(8, "big"), part)
     return b"".join(out)
+
+
+@lru_cache(maxsize=256)  # more than there are domains; a verification hashes some 50 times
+def _head(domain: str, version: int, parts: int) -> bytes:
+    name = domain.encode("ascii")
+    return b"%b%b%b%b" % (
+        len(name).to_bytes(2, "big"),
+        name,
+        version.to_bytes(2, "big"),
+        parts.to_bytes(4, "big"),
+    )
 
 
 def domain_hash(domain: str, version: int, parts: Sequence[bytes]) -> bytes:

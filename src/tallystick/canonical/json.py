@@ -26,6 +26,9 @@ MAX_SAFE_INTEGER: Final = 2**53 - 1
 _MAX_INTEGER_CHARACTERS: Final = 17  # a sign and 16 digits; longer texts need not be converted
 _BOM: Final = b"\xef\xbb\xbf"
 _NOT_STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b"[]{},")
+_TEXTS_AND_WORDS: Final = frozenset({str, bool, type(None)})
+_CONTAINERS: Final = frozenset({dict, list})
+_PLAIN_KINDS: Final = _TEXTS_AND_WORDS | _CONTAINERS | {int}
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -122,24 +125,25 @@ def _is_plain(value: JSONValue) -> bool:
     It does unless a number is no exact integer or a key leaves ASCII. Our own documents are like
     that, and the standard encoder, written in C, makes a verification several times faster.
     """
-    if value is None or type(value) is str or type(value) is bool:
-        return True
-    if type(value) is int:
-        return -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER
-    if type(value) is list:
-        kinds = {*map(type, value)}
-        # Thousands of token ids; the type checker cannot see that all of them are integers.
-        if kinds == {int}:
-            return min(value) >= -MAX_SAFE_INTEGER and max(value) <= MAX_SAFE_INTEGER  # type: ignore[type-var,operator]
-        return kinds == {str} or all(map(_is_plain, value))
     if type(value) is dict:
         keys = value.keys()
-        return (
-            {*map(type, keys)} <= {str}
-            and "".join(keys).isascii()
-            and all(map(_is_plain, value.values()))
-        )
-    return False
+        if not {*map(type, keys)} <= {str} or not "".join(keys).isascii():
+            return False
+        return _are_plain([*value.values()])
+    return _are_plain(value if type(value) is list else [value])
+
+
+def _are_plain(values: list[JSONValue]) -> bool:
+    """Look at all values of a container at once: there may be thousands of token ids."""
+    kinds = {*map(type, values)}
+    if kinds <= _TEXTS_AND_WORDS:
+        return True
+    if not kinds <= _PLAIN_KINDS:
+        return False
+    integers = [value for value in values if type(value) is int]
+    if integers and not -MAX_SAFE_INTEGER <= min(integers) <= max(integers) <= MAX_SAFE_INTEGER:
+        return False
+    return all(_is_plain(value) for value in values if type(value) in _CONTAINERS)
 
 
 def parse_canonical(
