@@ -356,20 +356,32 @@ def make_set(
     return build_set(*make_inputs(run, generation, key=key, **changes), key, record_anywhere)
 
 
-def make_ordinary(label: str = "papers") -> BuiltSet:
-    """Build a set of the size that an everyday run leaves: 30 layers, 64 and 256 tokens."""
-    prompt, sampled, layers = 64, 256, 30
+def make_ordinary(number: int = 0) -> BuiltSet:
+    """Build a set of the size that an everyday run leaves: 30 layers, some 64 and 256 tokens.
+
+    Each ``number`` below 100 is another run of one model: other texts, tokens, counts and secrets.
+    """
+    prompt, sampled, layers = 60 + number, 256 - number, 30
     leaves = leaf_count(prompt, sampled, layers)
+    text = f"{PROMPT} {number} " + "Answer in a sentence or two. " * 8
     generation = make_generation(
-        prompt_ids=tuple(range(1000, 1000 + prompt)),
-        sampled_ids=tuple(range(2000, 2000 + sampled)),
-        output=base64.b64encode(b"word " * sampled).decode(),
+        rendered_prompt=text,
+        prompt_ids=tuple(range(1000 + number, 1000 + number + prompt)),
+        sampled_ids=tuple(range(2000 + number, 2000 + number + sampled)),
+        output=base64.b64encode(b"word %d " % number * sampled).decode(),
         context_tokens=1280,
         layers=layers,
+        state_root=fake_digest(f"root {number}"),
         state_leaves=leaves,
-        leaf_checks=base64.b64encode(bytes(4 * leaves)).decode(),
+        leaf_checks=base64.b64encode(random_bytes(f"leaves {number}", 4 * leaves)).decode(),
     )
-    return make_set(make_run(max_tokens=1024), generation, label=label)
+    run = make_run(
+        run_id=f"01890a5d-ac96-774b-bcce-b302099a80{number:02d}",
+        prompt=text,
+        max_tokens=1024,
+        blind=sha256(b"blind %d" % number).hex(),
+    )
+    return make_set(run, generation, label=f"set {number}")
 
 
 def make_traced(
