@@ -1,16 +1,14 @@
-"""The worker with the real engine: good runs, failing ones, signals, and kills at any moment."""
+"""The worker with the real engine: good runs, failing ones, and signals."""
 
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +19,7 @@ import pytest
 from tallystick.contracts.layout import MARKER
 from tallystick.contracts.request import ExpectedDigest, InferenceRun
 from tallystick.errors import UnavailableError
-from tallystick.queues.port import JobState, LeaseEnd
+from tallystick.queues.port import JobState
 from tallystick.queues.sqlite.adapter import SqliteQueue, open_queue
 from tallystick.store.announced import FOLDER
 from tallystick.telemetry.rss import resident_bytes
@@ -32,7 +30,8 @@ from tallystick.worker.settings import DEFAULTS
 from tallystick.worker.stopping import StopSwitch
 from tallystick.worker.turns import Listener, Turn
 from tests.support.documents import digest_of
-from tests.support.runs import EngineHome, children_of, is_running
+from tests.support.kills import engine_children, templates_of
+from tests.support.runs import EngineHome, children_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
@@ -140,25 +139,6 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def engine_children(parent: int) -> tuple[int, ...]:
-    """Return the children that execute runs or calibrate, for a worker or for its templates."""
-    found = [pid for pid in children_of(parent) if executes(pid, b"execution.child")]
-    for template in templates_of(parent):
-        found += children_of(template)
-    return tuple(found)
-
-
-def templates_of(parent: int) -> tuple[int, ...]:
-    return tuple(pid for pid in children_of(parent) if executes(pid, b"execution.template"))
-
-
-def executes(pid: int, program: bytes) -> bool:
-    try:
-        return program in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
 def test_many_runs_each_accounted_for_once(farm: Farm, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.gguf"
     hostile.write_bytes(farm.models[0].read_bytes()[:-4096])
@@ -245,49 +225,6 @@ def test_a_stop_in_the_middle_of_a_run(farm: Farm, grace: int, state: JobState) 
     assert not Path(f"/proc/{child}").exists()
     assert farm.left_overs() == []
     assert len(farm.complete_sets()) == (state is JobState.DONE)
-
-
-def test_kills_at_any_moment_lose_nothing(farm: Farm) -> None:
-    chance = random.Random(4)
-    with farm.open() as queue:
-        jobs = [
-            queue.submit(farm.declare(model), max_attempts=100).job_id
-            for _ in range(2)
-            for model in farm.models
-        ]
-        for attempt in range(6):
-            with farm.start("--once", lease_seconds=1) as worker:
-                until(lambda: leased(queue) or worker.poll() is not None)
-                time.sleep(chance.uniform(0, 2.5))
-                victims = engine_children(worker.pid) if attempt % 3 == 2 else ()
-                for pid in victims:
-                    os.kill(pid, signal.SIGKILL)
-                    time.sleep(0.2)
-                children = children_of(worker.pid)
-                worker.kill()
-                worker.communicate()
-            until(lambda gone=children: not any(map(is_running, gone)))  # type: ignore[misc]
-        last = farm.start("--once", lease_seconds=60)
-        _, err = last.communicate(timeout=PATIENCE)
-        assert last.returncode == 0, err
-        ends: Counter[LeaseEnd | None] = Counter()
-        places = set()
-        for job_id in jobs:
-            job, past = queue.get(job_id), queue.leases(job_id)
-            assert job.state is JobState.DONE
-            assert job.result is not None
-            assert [lease.ended for lease in past].count(LeaseEnd.COMPLETED) == 1
-            assert past[-1].ended is LeaseEnd.COMPLETED
-            ends.update(lease.ended for lease in past)
-            places.add(job.result.place)
-    assert len(places) == len(jobs)
-    assert places <= {str(path) for path in farm.receipts.iterdir()}
-    assert ends[LeaseEnd.EXPIRED] >= 1
-    assert farm.left_overs() == []
-    assert farm.complete_sets() == {path.name for path in farm.receipts.iterdir()}
-    key = farm.home.path / "keys" / "default.pub.pem"
-    verified = farm.home.cli("verify", *farm.receipts.iterdir(), "--key", key)
-    assert verified.returncode == 0, verified.stderr
 
 
 def test_two_workers_share_the_work(farm: Farm) -> None:
