@@ -13,9 +13,9 @@ import pytest
 
 from tallystick.errors import TallystickError, UnavailableError
 from tallystick.queues.port import JobState, Lease
-from tallystick.queues.sqlite import adapter
 from tallystick.queues.sqlite.adapter import SqliteQueue, open_queue
 from tallystick.queues.sqlite.schema import MARKS, QUERIES, QUEUE_NAME, fingerprint
+from tallystick.store.database import opened as database
 from tallystick.store.database.marks import schema_parts
 from tests.support.documents import BLIND
 from tests.support.ordinary_user import run_as_ordinary_user
@@ -170,7 +170,7 @@ def test_a_place_that_is_swapped_at_the_last_moment_is_noticed(
     with opened(tmp_path / "other"):
         pass
     elsewhere = os.fsencode(tmp_path / "other" / QUEUE_NAME)
-    monkeypatch.setattr(adapter, "database_path", lambda *_: elsewhere)
+    monkeypatch.setattr(database, "database_path", lambda *_: elsewhere)
     with pytest.raises(UnavailableError, match="was replaced while it was opened"):
         open_queue(path)
 

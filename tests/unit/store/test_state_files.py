@@ -19,6 +19,7 @@ from tallystick.errors import (
     TallystickError,
     UnavailableError,
 )
+from tallystick.store.database import opened as database
 from tallystick.store.database import place
 from tallystick.store.database.marks import bounded
 from tallystick.store.files import opened_directory
@@ -345,7 +346,7 @@ def test_a_directory_that_is_swapped_at_the_last_moment_is_noticed(
     other.mkdir(mode=0o700)
     accept(other / STATE_NAME, make_entry(1))
     elsewhere = os.fsencode(other / STATE_NAME)
-    monkeypatch.setattr(store, "database_path", lambda *_: elsewhere)
+    monkeypatch.setattr(database, "database_path", lambda *_: elsewhere)
     with pytest.raises(UnavailableError, match="was replaced while it was opened"):
         open_state(path)
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Literal, Self
-from urllib.parse import quote
+from typing import Final, Literal
 
-from tallystick.errors import EvidenceError, UnavailableError
+from tallystick.errors import UnavailableError
 from tallystick.queues.clock import Clock, SystemClock
 from tallystick.queues.core import JobQueue
 from tallystick.queues.sqlite.commits import Commits
 from tallystick.queues.sqlite.schema import MARKS, QUEUE_NAME, SETTINGS
 from tallystick.store.database.failures import usable
-from tallystick.store.database.place import (
-    check_files,
-    create_missing,
-    database_path,
-    locked,
-    require_opened,
-)
+from tallystick.store.database.opened import OpenDatabase, connect
+from tallystick.store.database.place import check_files, create_missing
 from tallystick.store.files import exists
 from tallystick.store.home import ensure_private_dir, require_private
 
@@ -70,7 +62,15 @@ def open_queue(
                     wait_seconds=wait_seconds,
                 )
             check_files(directory, path.name)
-            connection = _connect(directory, path, wait_seconds)
+            connection = connect(
+                MARKS,
+                directory,
+                path,
+                settings=SETTINGS,
+                wait_seconds=wait_seconds,
+                threads="many",
+            )
+            connection.row_factory = sqlite3.Row
             commits = Commits(path, connection)
         return SqliteQueue(path, directory, commits, wait_seconds, clock)
     except BaseException:
@@ -78,7 +78,7 @@ def open_queue(
         raise
 
 
-class SqliteQueue(JobQueue):
+class SqliteQueue(OpenDatabase, JobQueue):
     """An open embedded queue; see :func:`open_queue`. Use it as a context manager.
 
     Any number of threads may use it, and any number of processes may have the file open; a forked
@@ -93,60 +93,12 @@ class SqliteQueue(JobQueue):
         wait_seconds: float,
         clock: Clock | None,
     ) -> None:
-        super().__init__(commits, clock or SystemClock())
-        self._path = path
-        self._directory = directory
+        OpenDatabase.__init__(self, MARKS.kind, path, directory, wait_seconds)
+        JobQueue.__init__(self, commits, clock or SystemClock())
         self._commits = commits
-        self._wait_seconds = wait_seconds
 
-    def close(self) -> None:
-        """Close the queue. Raises UnavailableError; the queue then holds all the same."""
-        try:
-            # SQLite leaves its journal behind when two processes close at the same time.
-            with (
-                usable(MARKS.kind, self._path),
-                locked(self._directory, self._wait_seconds, kind=MARKS.kind),
-            ):
-                self._commits.close()
-        finally:
-            self._commits.close()
-            os.close(self._directory)
+    def _finish(self) -> None:
+        self._commits.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        with contextlib.suppress(UnavailableError):  # the first error says what is wrong
-            self.close()
-
-
-def _connect(directory: int, path: Path, wait_seconds: float) -> sqlite3.Connection:
-    """Open the database, and check that it is a queue before anything could change it."""
-    connection = sqlite3.connect(
-        f"file:{quote(database_path(directory, path))}?mode=rw",
-        uri=True,
-        timeout=wait_seconds,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-    try:
-        MARKS.check(connection)
-        require_opened(directory, path.name)
-        (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
-        if journal != "wal":
-            raise EvidenceError("the queue has no WAL", expected="wal", found=str(journal))
-        for setting in SETTINGS:
-            connection.execute(setting)
-        connection.row_factory = sqlite3.Row
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    def _disconnect(self) -> None:
+        self._commits.close()

@@ -8,20 +8,13 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
-from urllib.parse import quote
+from typing import Final
 
-from tallystick.errors import EvidenceError, UnavailableError
+from tallystick.errors import EvidenceError
 from tallystick.store.database.failures import database_unavailable, usable
 from tallystick.store.database.marks import DATABASE_ERRORS
-from tallystick.store.database.place import (
-    check_files,
-    create_missing,
-    database_path,
-    locked,
-    require_opened,
-)
+from tallystick.store.database.opened import OpenDatabase, connect
+from tallystick.store.database.place import check_files, create_missing
 from tallystick.store.home import require_private
 from tallystick.store.state import sql
 from tallystick.store.state.entry import StateEntry
@@ -48,14 +41,16 @@ def open_state(path: Path, *, wait_seconds: float = _WAIT_SECONDS) -> StateStore
                 directory, path.name, MARKS.image, kind=MARKS.kind, wait_seconds=wait_seconds
             )
             check_files(directory, path.name)
-            connection = _connect(directory, path, wait_seconds)
+            connection = connect(
+                MARKS, directory, path, settings=sql.SETTINGS, wait_seconds=wait_seconds
+            )
         return StateStore(path, directory, connection, wait_seconds)
     except BaseException:
         os.close(directory)
         raise
 
 
-class StateStore:
+class StateStore(OpenDatabase):
     """An open state store; see :func:`open_state`. Use it as a context manager, in one thread.
 
     Leaving it writes everything into the one file. Once no process has the store open, that file
@@ -65,10 +60,8 @@ class StateStore:
     def __init__(
         self, path: Path, directory: int, connection: sqlite3.Connection, wait_seconds: float
     ) -> None:
-        self._path = path
-        self._directory = directory
+        super().__init__(MARKS.kind, path, directory, wait_seconds)
         self._connection = connection
-        self._wait_seconds = wait_seconds
 
     def accept(self, entry: StateEntry) -> None:
         """Record a receipt that the caller has verified; when this returns it is durable.
@@ -85,36 +78,14 @@ class StateStore:
             self._join_job(entry, values)
             self._connection.execute(sql.INSERT_RECEIPT, values)
 
-    def close(self) -> None:
-        """Write everything into the one file, durably, and close it. Raises UnavailableError."""
-        try:
-            # SQLite leaves its journal behind when two processes close at the same time.
-            with (
-                usable(MARKS.kind, self._path),
-                locked(self._directory, self._wait_seconds, kind=MARKS.kind),
-            ):
-                # Busy readers or writers make it do less; the last to close does the rest.
-                self._connection.execute(sql.CHECKPOINT).fetchall()
-                self._connection.close()
-                os.fsync(self._directory)
-        finally:
-            self._connection.close()
-            os.close(self._directory)
+    def _finish(self) -> None:
+        # Busy readers or writers make it do less; the last to close does the rest.
+        self._connection.execute(sql.CHECKPOINT).fetchall()
+        self._connection.close()
+        os.fsync(self._directory)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        with contextlib.suppress(UnavailableError):  # the first error says what is wrong
-            self.close()
+    def _disconnect(self) -> None:
+        self._connection.close()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -167,28 +138,6 @@ class StateStore:
                 expected="a free slot",
                 found=f"replica_slot {entry.replica_slot} of job {entry.job_nullifier.hex()}",
             )
-
-
-def _connect(directory: int, path: Path, wait_seconds: float) -> sqlite3.Connection:
-    """Open the database, and check that it is a state store before anything could change it."""
-    connection = sqlite3.connect(
-        f"file:{quote(database_path(directory, path))}?mode=rw",
-        uri=True,
-        timeout=wait_seconds,
-        isolation_level=None,
-    )
-    try:
-        MARKS.check(connection)
-        require_opened(directory, path.name)
-        (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
-        if journal != "wal":
-            raise EvidenceError("the state store has no WAL", expected="wal", found=str(journal))
-        for setting in sql.SETTINGS:
-            connection.execute(setting)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _values(entry: StateEntry) -> Mapping[str, bytes | int]:
