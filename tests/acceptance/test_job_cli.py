@@ -140,6 +140,23 @@ def test_the_two_receipts_of_a_job_match(job: Job) -> None:
     document = json.loads(job.match(job.sets[1], job.sets[0], "--json").stdout)
     assert (document["matched"], document["exit_code"]) == (True, 0)
     assert len(document["rules"]) == 10
+    assert "Not checked of A, without the key of its bundle: steps 3, " in done.stdout
+
+
+def test_with_the_keys_of_both_bundles_every_step_is_checked(job: Job, tmp_path: Path) -> None:
+    words: list[str] = []
+    for worker, place, name in zip(job.workers, job.sets, "ab", strict=True):
+        key = tmp_path / name
+        audit = worker.home.path / "keys" / "audit.key"
+        made = worker.home.cli("keys", "bundle", place, "--audit-key-file", audit, "--output", key)
+        assert made.returncode == 0, made.stderr
+        words += [f"--bundle-key-{name}", str(key)]
+    done = job.match(*job.sets, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Not checked" not in done.stdout
+    crossed = job.match(*job.sets, words[0], words[3], words[2], words[1])
+    assert crossed.returncode == 1
+    assert "A does not verify" in crossed.stderr
 
 
 def test_each_side_verifies_and_replays(job: Job) -> None:

@@ -6,10 +6,11 @@ verdict. Equal cores alone do not exclude that one worker copied the other's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
+from tallystick.attest.bundlekeys import AuditKey, BundleKey
 from tallystick.audit.diff import diff_summaries
 from tallystick.contracts.compute_receipt import ComputeReceipt
 from tallystick.contracts.layout import RECEIPT
@@ -17,6 +18,7 @@ from tallystick.contracts.receipt import Receipt
 from tallystick.errors import EvidenceError, NoTrustError
 from tallystick.receipts.documents import find_id, read_documents
 from tallystick.receipts.inspect import ReceiptSummary, inspect_receipt
+from tallystick.receipts.report import Status
 from tallystick.receipts.verify import VerifyContext, verify_with
 
 SIDES: Final = ("A", "B")
@@ -41,10 +43,14 @@ _EQUAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One side: a verified set's receipt and compute receipt."""
+    """One side: a verified set's receipt and compute receipt.
+
+    ``unchecked`` are the steps of its verification that its bundle's key was missing for.
+    """
 
     summary: ReceiptSummary
     compute: ComputeReceipt
+    unchecked: tuple[int, ...] = ()
 
     @property
     def receipt(self) -> Receipt:
@@ -88,34 +94,35 @@ class MatchReport:
 
 
 def match_sets(
-    left: Mapping[str, bytes], right: Mapping[str, bytes], context: VerifyContext
+    left: Mapping[str, bytes],
+    right: Mapping[str, bytes],
+    context: VerifyContext,
+    *,
+    keys: tuple[AuditKey | BundleKey | None, AuditKey | BundleKey | None] = (None, None),
 ) -> MatchReport:
     """Hold the replica rule against two sets of files by name, each verified in ``context``.
+
+    ``keys`` open the bundles of the two sides; the steps that need a missing one are in the notes.
 
     Raises EvidenceError naming the side whose set does not verify (as one of another network than
     the context's), NothingToVerifyError and NoTrustError as `verify_with` does.
     """
     if context.trust is None:
         raise NoTrustError("two workers match only by keys that somebody named")
-    sides = tuple(_replica(files, context) for files in _named(left, right))
-    return match_replicas(*sides)
+    contexts = (context if key is None else replace(context, key=key) for key in keys)
+    return match_replicas(*map(_replica, SIDES, (left, right), contexts))
 
 
-def _named(
-    left: Mapping[str, bytes], right: Mapping[str, bytes]
-) -> Iterator[tuple[str, Mapping[str, bytes]]]:
-    return zip(SIDES, (left, right), strict=True)
-
-
-def _replica(side: tuple[str, Mapping[str, bytes]], context: VerifyContext) -> Replica:
-    name, files = side
+def _replica(name: str, files: Mapping[str, bytes], context: VerifyContext) -> Replica:
+    report = verify_with(files, context)
     try:
-        verify_with(files, context).require()
+        report.require()
     except EvidenceError as error:
         raise EvidenceError.of(error, f"{name} does not verify: {error.message}") from None
     documents = read_documents(files, find_id(files))
     summary = inspect_receipt(files[RECEIPT.name(documents.set_id)])
-    return Replica(summary, documents.compute.body)
+    left = (step.number for step in report.steps if step.status is Status.NOT_CHECKED)
+    return Replica(summary, documents.compute.body, tuple(left))
 
 
 def match_replicas(left: Replica, right: Replica) -> MatchReport:
@@ -129,12 +136,12 @@ def match_replicas(left: Replica, right: Replica) -> MatchReport:
         left=left.summary.receipt_digest,
         right=right.summary.receipt_digest,
         rules=tuple(rules),
-        notes=_notes(left.receipt, right.receipt) if rules[-1].holds else (),
+        notes=_notes(left, right) if rules[-1].holds else (),
     )
 
 
-def _notes(left: Receipt, right: Receipt) -> tuple[str, ...]:
-    bound = (left.observed.worker_state_root, right.observed.worker_state_root)
+def _notes(left: Replica, right: Replica) -> tuple[str, ...]:
+    bound = tuple(side.receipt.observed.worker_state_root for side in (left, right))
     lines = ["Equal cores alone do not exclude that one worker copied the other's."]
     if None in bound:
         lines.append(
@@ -145,6 +152,10 @@ def _notes(left: Receipt, right: Receipt) -> tuple[str, ...]:
             "Each side bound its states to its own credential (worker_state_root):"
             " `replay` of both recomputes them, and finds a copy."
         )
+    for name, side in zip(SIDES, (left, right), strict=True):
+        if side.unchecked:
+            numbers = ", ".join(map(str, side.unchecked))
+            lines.append(f"Not checked of {name}, without the key of its bundle: steps {numbers}.")
     return tuple(lines)
 
 

@@ -22,7 +22,7 @@ from tallystick.cli.options import (
     trust_policy_option,
 )
 from tallystick.cli.output import emit
-from tallystick.receipts.files import load_trust
+from tallystick.receipts.files import load_bundle_key, load_trust, set_directory
 from tallystick.receipts.report import as_document
 from tallystick.receipts.verify import VerifyContext
 from tallystick.store.sets import read_set
@@ -36,6 +36,15 @@ if TYPE_CHECKING:
 @click.argument("right", type=PATH, metavar="B")
 @key_option
 @trust_policy_option
+@click.option(
+    "--bundle-key-a",
+    type=PATH,
+    metavar="FILE",
+    help="32 raw bytes that open the bundle of A, as handed to an auditor.",
+)
+@click.option(
+    "--bundle-key-b", type=PATH, metavar="FILE", help="The same for B; with both all is checked."
+)
 @network_option
 @json_option
 @click.pass_context
@@ -45,13 +54,16 @@ def command(
     right: Path,
     key: Sequence[Path],
     trust_policy: Path | None,
+    bundle_key_a: Path | None,
+    bundle_key_b: Path | None,
     network: str | None,
     as_json: bool,
 ) -> None:
     """Hold the replica rule against the sets at A and B: one job, two workers, equal cores.
 
-    Public files are enough. There is no default trust: name both workers' public keys with --key,
-    or a --trust-policy.
+    Public files are enough; what they leave unchecked, the scheduler's signatures first of all, is
+    named. There is no default trust: name both workers' public keys with --key, or a
+    --trust-policy.
 
     Exit status: 0 they match, 1 they do not (the first rule that fails is named), 4 there was
     nothing to judge.
@@ -59,7 +71,12 @@ def command(
     checks = VerifyContext(
         load_trust(key, trust_policy), datetime.now(UTC), network_id=network_of(network)
     )
-    report = match_sets(read_set(left).files, read_set(right).files, checks)
+    outside = (set_directory(left), set_directory(right))
+    keys = (
+        load_bundle_key(None, bundle_key_a, outside),
+        load_bundle_key(None, bundle_key_b, outside),
+    )
+    report = match_sets(read_set(left).files, read_set(right).files, checks, keys=keys)
     origin = from_environment(context)
     emit(
         {**_document(report), **origin_document(origin)},

@@ -108,6 +108,8 @@ _DECISIVE: Final = {
     "trust_policy": "trust",
     "audit_key_file": "the bundle's key",
     "bundle_key_file": "the bundle's key",
+    "bundle_key_a": "the key of A's bundle",
+    "bundle_key_b": "the key of B's bundle",
     "network": "the network",
     "now": "the time",
 }

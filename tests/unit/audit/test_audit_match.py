@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.trust import TrustPolicy
 from tallystick.audit.match import RULES, MatchReport, Replica, match_replicas, match_sets
 from tallystick.canonical.hashing import sha256
@@ -96,7 +97,7 @@ def test_two_replicas_match_by_their_public_files() -> None:
 
 
 def test_a_match_says_what_it_leaves_open() -> None:
-    first, second = match(A, B).notes
+    first, second, *_ = match(A, B).notes
     assert "do not exclude that one worker copied" in first
     assert "worker_state_root" in second
     assert "finds a copy" in second
@@ -106,6 +107,27 @@ def test_a_match_says_what_it_leaves_open() -> None:
         summary=replace(RIGHT.summary, receipt=replace(RIGHT.receipt, observed=bare)),
     )
     assert "cannot be told from a computation" in match_replicas(LEFT, without).notes[1]
+
+
+def test_what_needs_the_keys_of_the_bundles_is_named_without_them() -> None:
+    def unchecked(first: AuditKey | None, second: AuditKey | None) -> list[str]:
+        keys = (first, second)
+        report = match_sets(A.files(), B.files(), VerifyContext(BOTH, NOW), keys=keys)
+        assert report.matched
+        return [note for note in report.notes if note.startswith("Not checked of ")]
+
+    left, right = unchecked(None, None)
+    for name, note in (("A", left), ("B", right)):
+        assert note.startswith(f"Not checked of {name}, without the key of its bundle: steps 3, ")
+    assert unchecked(AUDIT_KEY, None) == [right]
+    assert unchecked(None, AUDIT_KEY) == [left]
+    assert unchecked(AUDIT_KEY, AUDIT_KEY) == []
+
+
+def test_a_bundle_that_its_key_does_not_open_ends_the_match() -> None:
+    wrong = AuditKey(bytes(32 * [7]))
+    with pytest.raises(EvidenceError, match="B does not verify"):
+        match_sets(A.files(), B.files(), VerifyContext(BOTH, NOW), keys=(AUDIT_KEY, wrong))
 
 
 def test_one_set_is_no_replica_of_itself() -> None:
