@@ -112,7 +112,9 @@ def test_documents_are_named_by_field(tmp_path: Path) -> None:
     result = tallystick(tmp_path, "contracts", "validate", good, other, bad)
     assert result.returncode == 1
     assert f"{good}: valid dac.zero-claw-exec/v1, sha256:" in result.stdout
-    assert "bad field receipt_validator.version" in result.stdout
+    assert f"{bad}: not valid\n" in result.stdout
+    said = result.stdout + result.stderr
+    assert said.count("bad field receipt_validator.version") == 1
     assert tallystick(tmp_path, "contracts", "validate", other).returncode == 4
     assert tallystick(tmp_path, "contracts", "validate", tmp_path / "none").returncode == 4
     assert tallystick(tmp_path, "contracts", "validate").returncode == 2
@@ -127,7 +129,11 @@ def test_a_file_that_is_no_json_is_no_document(tmp_path: Path) -> None:
     assert (result.stdout + result.stderr).count("not a document that is known here") == 1
     for word in ("expected: ", "found: ", "what to do: "):
         assert word in result.stderr
-    assert tallystick(tmp_path, "contracts", "validate", page, cut).returncode == 1
+    result = tallystick(tmp_path, "contracts", "validate", page, cut)
+    assert result.returncode == 1
+    error = result.stderr.rpartition(f"{cut}: ")[2].splitlines()[0]  # of the second file, once
+    assert error
+    assert (result.stdout + result.stderr).count(error) == 1
 
 
 def test_the_example_s_tiles_are_what_its_script_draws(tmp_path: Path) -> None:

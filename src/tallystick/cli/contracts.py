@@ -93,8 +93,9 @@ def _document(path: Path, found: ValidDocument | TallystickError) -> JSONValue:
 
 
 def _line(path: Path, found: ValidDocument | TallystickError) -> str:
+    # Why is said once, on standard error.
     if isinstance(found, EvidenceError):
-        return f"{path}: not valid: {found.message}"
+        return f"{path}: not valid"
     if isinstance(found, TallystickError):
-        return f"{path}: no document known here"  # why: on standard error
+        return f"{path}: no document known here"
     return f"{path}: valid {found.schema}, {found.digest}"

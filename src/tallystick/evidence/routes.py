@@ -134,7 +134,10 @@ class RouteBuilder:
         few or too many, and ids that cannot be.
         """
         if self._poisoned:
-            raise EvidenceError("the expert routes were refused before: no more rows are taken")
+            raise EvidenceError(
+                "the expert routes were refused before: no more rows are taken",
+                expected="a builder without an error",
+            )
         try:
             self._push(first_position, positions, layers)
         except BaseException:
@@ -169,7 +172,9 @@ class RouteBuilder:
         joined = _interleaved(blocks, positions, due, width)
         if len(self._ids) + len(joined) > MAX_ROUTE_IDS_BYTES:
             raise EvidenceError(
-                "too many expert routes", expected=f"at most {MAX_ROUTE_IDS_BYTES} bytes"
+                "too many expert routes",
+                expected=f"at most {MAX_ROUTE_IDS_BYTES} bytes",
+                found=f"{len(self._ids) + len(joined)} bytes",
             )
         if joined:
             _check_ids(joined, self._experts, self._used)
@@ -180,7 +185,10 @@ class RouteBuilder:
     def finish(self) -> ExpertRoutes:
         """Return all rows. Raises EvidenceError when there is none."""
         if self._poisoned:
-            raise EvidenceError("the expert routes were refused before: there is nothing to return")
+            raise EvidenceError(
+                "the expert routes were refused before: there is nothing to return",
+                expected="a builder without an error",
+            )
         return ExpertRoutes(self._layers, self._experts, self._used, self._rows, bytes(self._ids))
 
 
@@ -209,12 +217,22 @@ def _check_numbers(layers: int, experts: int, used: int) -> None:
 def _check_ids(ids: bytes, experts: int, used: int) -> None:
     values = struct.unpack(f"<{len(ids) // ROUTE_ID_BYTES}I", ids)
     if max(values) >= experts:
+        at = next(at for at, value in enumerate(values) if value >= experts)
         raise EvidenceError(
-            "a route names an expert that does not exist", expected=f"ids below {experts}"
+            "a route names an expert that does not exist",
+            expected=f"ids below {experts}",
+            found=f"a larger one in row {at // used}",
         )
     columns = iter(values)
-    if any(len({*row}) != used for row in zip(*[columns] * used, strict=True)):
-        raise EvidenceError("a route names an expert twice")
+    rows = zip(*[columns] * used, strict=True)
+    if (
+        twice := next((at for at, row in enumerate(rows) if len({*row}) != used), None)
+    ) is not None:
+        raise EvidenceError(
+            "a route names an expert twice",
+            expected=f"{used} different ids in each row",
+            found=f"fewer in row {twice}",
+        )
 
 
 def write_routes(writer: BinaryWriter, routes: ExpertRoutes) -> None:

@@ -192,7 +192,7 @@ def _check_digests(marker: ReceiptSet, files: Mapping[str, bytes]) -> None:
             raise EvidenceError(
                 f"{member.name} is not the file that the marker names",
                 expected=member.digest,
-                found=found,
+                found=f"{found} of {len(data)} bytes",
             )
 
 

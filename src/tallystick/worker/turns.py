@@ -64,8 +64,17 @@ def as_failure(error: Exception) -> TallystickError:
 
 
 def words(error: TallystickError) -> str:
-    """Return an error as one line for the queue: what happened, and in short what was found."""
-    found = (error.found or "").partition(";")[0].partition("\n")[0]
-    text = f"{error.message}: {found}" if found else error.message
-    plain = "".join(letter if letter.isprintable() else " " for letter in text)
+    """Return an error as one line for the queue: what happened, what was expected and found."""
+    expected, found = _first(error.expected), _first(error.found)
+    told = error.message
+    if expected:
+        told += f": expected {expected}" + (f", found {found}" if found else "")
+    elif found:
+        told += f": {found}"
+    plain = "".join(letter if letter.isprintable() else " " for letter in told)
     return plain.strip()[:MAX_TEXT] or type(error).__name__
+
+
+def _first(text: str | None) -> str:
+    """Return the first part of a text: what follows may be a child's own words."""
+    return (text or "").partition(";")[0].partition("\n")[0]

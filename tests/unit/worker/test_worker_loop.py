@@ -133,6 +133,27 @@ def test_any_words_of_an_error_can_be_written_down(bench: Bench, text: str) -> N
     assert "than this" not in reason
 
 
+def test_a_reason_says_what_was_expected(bench: Bench) -> None:
+    bench.submit(0, 1, 2)
+    errors = iter(
+        [
+            InputError("another model", expected="sha256:aa", found="sha256:bb; private words"),
+            InputError("too large", expected="at most 3 B"),
+            InputError("no model", found="2 models"),
+        ]
+    )
+
+    def execute(_guard: Guard) -> None:
+        raise next(errors)
+
+    bench.work(execute)
+    assert [turn.reason for turn in bench.turns] == [
+        "another model: expected sha256:aa, found sha256:bb",
+        "too large: expected at most 3 B",
+        "no model: 2 models",
+    ]
+
+
 def test_what_is_refused_before_a_model_is_looked_for(bench: Bench) -> None:
     runs = {
         "expired": plain_run(1),

@@ -126,6 +126,11 @@ def lanes(text: str) -> tuple[int, int, int, int]:
     Raises EvidenceError for another text.
     """
     if len(text) != SKETCH_ELEMENTS or not set(text) <= set("0123456789abcdef"):
-        raise EvidenceError("not a sketch", expected="64 lower-case hex digits")
+        raise EvidenceError(
+            "not a sketch",
+            expected=f"{SKETCH_ELEMENTS} lower-case hex digits",
+            found=f"{len(text)} characters"
+            + ("" if len(text) != SKETCH_ELEMENTS else ", not all of them such digits"),
+        )
     a, b, c, d = struct.unpack(">4q", bytes.fromhex(text))
     return a, b, c, d
