@@ -18,7 +18,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.execution import launch
 from tallystick.queues.core import JobQueue
 from tallystick.queues.port import JobState
 from tallystick.queues.sqlite.adapter import SqliteQueue, open_queue
@@ -77,15 +76,14 @@ def _tell_of_phases(pipe: int) -> None:
     before(worker_run, "seal_set", "seal")
     before(Publication, "announce", "publish")
     before(JobQueue, "complete", "complete")
-    read = launch._event
+    make = Event.__init__
 
-    def event(body: dict[str, Any]) -> Event:
-        found = read(body)
-        if found.kind is EventKind.LOAD_COMPLETE:
+    def made(event: Event, kind: EventKind, *arguments: Any, **options: Any) -> None:
+        if kind is EventKind.LOAD_COMPLETE:
             os.write(pipe, b"generate\n")
-        return found
+        make(event, kind, *arguments, **options)
 
-    launch._event = event
+    Event.__init__ = made  # type: ignore[method-assign, assignment]
 
 
 class Victim:
