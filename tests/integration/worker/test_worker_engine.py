@@ -30,7 +30,7 @@ from tallystick.worker.settings import DEFAULTS
 from tallystick.worker.stopping import StopSwitch
 from tallystick.worker.turns import Listener, Turn
 from tests.support.documents import digest_of
-from tests.support.kills import engine_children, templates_of
+from tests.support.kills import engine_children
 from tests.support.runs import EngineHome, children_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
