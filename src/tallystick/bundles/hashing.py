@@ -1,7 +1,7 @@
 """Reading many files at once, each hashed as it was from its first byte to its last.
 
-Hashing releases the interpreter's lock, so threads share the cores; what is left to Python for
-each file is kept small (bench/bundle.py).
+Hashing releases the interpreter's lock, so threads share the cores: as many as there are cores,
+the caller's among them, for each one more takes the lock from the others (bench/bundle.py).
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -28,7 +29,8 @@ from tallystick.bundles.tree import (
 BUFFER_BYTES: Final = 128 * 1024  # stays in a core's own cache between reading and hashing
 MAX_THREADS: Final = 16
 _EXECUTE: Final = 0o7111  # set-id, sticky, and anybody's right to execute
-_BATCH: Final = 64  # files to a piece of work: small enough to share out, large enough to amortise
+_BATCH: Final = 64  # files to a piece of work at most: more would not amortise better
+_PIECES: Final = 8  # pieces of work for each thread at least, so that all end together
 #: Called with each piece of a file, which it must not keep.
 Sink = Callable[[memoryview], None]
 
@@ -86,6 +88,17 @@ def read_content(
     return ReadFile(Content(size, digest.hexdigest()), before.st_mode)
 
 
+@dataclass(slots=True)
+class _Work:
+    """Some files of a directory: what was read of them before the first problem, once it was."""
+
+    listing: Listing
+    names: Sequence[str]
+    done: list[tuple[str, ReadFile]] = field(default_factory=list)
+    problem: BaseException | None = None
+    finished: threading.Event = field(default_factory=threading.Event)
+
+
 class HashedTree:
     """The files of a tree, being hashed by threads from the moment it is made.
 
@@ -94,24 +107,36 @@ class HashedTree:
     """
 
     def __init__(self, root: int, tree: Sequence[Listing]) -> None:
+        threads = usable_threads()
+        files = sum(len(listing.files) for listing in tree)
+        size = max(1, min(_BATCH, files // (threads * _PIECES)))
         self._root = root
         self._stopped = threading.Event()
-        self._pool = ThreadPoolExecutor(usable_threads())
         self._work = [
-            self._pool.submit(self._read, listing, start)
+            _Work(listing, listing.files[start : start + size])
             for listing in tree
-            for start in range(0, max(1, len(listing.files)), _BATCH)
+            for start in range(0, max(1, len(listing.files)), size)
         ]
+        self._waiting = deque(self._work)
+        # The caller is the last one: until it calls require() it has other work.
+        self._threads = [
+            threading.Thread(target=self._read_all, daemon=True) for _ in range(threads - 1)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def require(self, declared: Mapping[str, Content]) -> None:
-        """Hold every file to what ``declared`` says of its path.
+        """Hold every file to what ``declared`` says of its path, and read what nobody reads yet.
 
         Raises TreeProblemError for the first in the order of the tree that differs, is executable,
         or changed, or whose directory changed since it was listed.
         """
+        buffer = bytearray(BUFFER_BYTES)
         for work in self._work:
-            done, problem = work.result()
-            for path, (content, mode) in done:
+            while not work.finished.is_set() and self._read_next(buffer):
+                pass
+            work.finished.wait()
+            for path, (content, mode) in work.done:
                 if mode & _EXECUTE:
                     raise TreeProblemError(
                         path,
@@ -120,25 +145,38 @@ class HashedTree:
                     )
                 if content != declared[path]:
                     raise TreeProblemError(path, _difference(content, declared[path]))
-            if problem is not None:
-                raise problem
+            if work.problem is not None:
+                raise work.problem
 
-    def _read(
-        self, listing: Listing, start: int
-    ) -> tuple[list[tuple[str, ReadFile]], TreeProblemError | None]:
-        """Read a batch of a directory's files; return what was read before the first problem."""
-        done: list[tuple[str, ReadFile]] = []
-        prefix = f"{listing.path}/" if listing.path else ""
+    def _read_all(self) -> None:
         buffer = bytearray(BUFFER_BYTES)
+        while not self._stopped.is_set() and self._read_next(buffer):
+            pass
+
+    def _read_next(self, buffer: bytearray) -> bool:
+        """Read files that nobody has begun; False when there are none."""
         try:
-            with opened_below(self._root, listing.path) as directory:
-                for name in listing.files[start : start + _BATCH]:
-                    path = prefix + name
-                    done.append((path, self._read_file(directory, name, path, buffer)))
-                require_unchanged(directory, listing)
-        except TreeProblemError as problem:
-            return done, problem
-        return done, None
+            work = self._waiting.popleft()
+        except IndexError:
+            return False
+        try:
+            self._read(work, buffer)
+        except BaseException as problem:
+            work.problem = problem  # whichever thread it is, require() raises it
+            if not isinstance(problem, Exception):
+                raise
+        finally:
+            work.finished.set()
+        return True
+
+    def _read(self, work: _Work, buffer: bytearray) -> None:
+        listing = work.listing
+        prefix = f"{listing.path}/" if listing.path else ""
+        with opened_below(self._root, listing.path) as directory:
+            for name in work.names:
+                path = prefix + name
+                work.done.append((path, self._read_file(directory, name, path, buffer)))
+            require_unchanged(directory, listing)
 
     def _read_file(self, directory: int, name: str, path: str, buffer: bytearray) -> ReadFile:
         # One call for each file, without context managers: this is what a small file costs.
@@ -167,7 +205,8 @@ class HashedTree:
         traceback: TracebackType | None,
     ) -> None:
         self._stopped.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for thread in self._threads:
+            thread.join()
 
 
 def _difference(found: Content, wanted: Content) -> str:

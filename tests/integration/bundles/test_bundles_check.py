@@ -324,6 +324,25 @@ def test_the_first_difference_in_order_is_named_whatever_the_threads(
         check_bundle(tmp_path)
 
 
+def test_a_few_large_files_of_one_directory_are_read_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "usable_threads", lambda: 2)
+    names = [f"data/large/{n}" for n in range(16)]
+    write_bundle(tmp_path, {**CONTENTS, **{name: os.urandom(300_000) for name in names}})
+    inodes = {(tmp_path / name).stat().st_ino for name in names}
+    real, both = os.readv, threading.Barrier(2, timeout=60)
+
+    def readv(descriptor: int, buffers: object) -> int:
+        # Every such read waits for one of another thread: one thread alone would wait for ever.
+        if os.fstat(descriptor).st_ino in inodes and os.lseek(descriptor, 0, os.SEEK_CUR) == 0:
+            both.wait()
+        return real(descriptor, buffers)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "readv", readv)
+    check_bundle(tmp_path)
+
+
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     write_bundle(bundle)
