@@ -16,6 +16,7 @@ from tallystick.attest.auditkeys import read_audit_key
 from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keyfiles import read_key, write_key
 from tallystick.attest.keys import SigningKey
+from tallystick.bundles.match import no_bundle
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.canonical.json import jcs
 from tallystick.contracts.codec import decode_bytes, encode_bytes
@@ -380,6 +381,7 @@ def built_copy(
             papers=papers.papers,
             facts=honest.facts(),
             telemetry=honest.telemetry,
+            materialised=no_bundle(core.model_digest),
         ),
         papers.sealing(audit),
         key,

@@ -69,7 +69,7 @@ def test_the_set_is_whole_and_its_modes_are_right(
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()}
     kinds = (*MEMBERS, MARKER)
-    assert len(kinds) == 8
+    assert len(kinds) == 9
     assert modes == {kind.name(document["receipt_id"]): kind.mode for kind in kinds}
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from tallystick.bundles.match import no_bundle
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.compute.architecture import (
     Architecture,
@@ -118,6 +119,7 @@ def example(name: str) -> BuiltSet:
             papers=papers.papers,
             facts=sets.make_facts(),
             telemetry=encode_log(sets.make_events(len(SAMPLED_IDS))),
+            materialised=no_bundle(run.model_digest),
         ),
         Sealing(
             AUDIT_KEY,

@@ -100,6 +100,9 @@ def example_run() -> InferenceRun:
         task=ExpectedDigest(digests.no_bundle_digest()),
         model=ExpectedDigest(digest_of("model")),
         prompt='Où est "la mer"?\n\u20ac\U0001f30a\u0007',
+        prompt_path=None,
+        split=None,
+        tile=None,
         chat=Chat(system=None, clock=1_700_000_000),
         add_special=True,
         parse_special=True,
@@ -168,7 +171,7 @@ def example_observed() -> Observed:
         telemetry_digest=digest_of("telemetry"),
         self_check="not_run",
         compute_receipt_digest=digest_of("compute receipt"),
-        exec_envelope_digest=None,
+        exec_envelope_digest=digest_of("execution envelope"),
         worker_state_root=None,
         worker_id="local",
         host=Host(

@@ -35,6 +35,7 @@ from tallystick.contracts.layout import (
     BUNDLE,
     COMPUTE_RECEIPT,
     ENVELOPES,
+    EXEC,
     MARKER,
     MEMBERS,
     PUBLIC_JSON,
@@ -152,11 +153,14 @@ class Forger:
         *,
         key: SigningKey | None = None,
         compute: SignedReceipt | None = None,
+        execution: bytes | None = None,
+        source: bytes = b"",
     ) -> dict[str, bytes]:
         """Return a set around the receipt ``value``: renamed, everything that names it adapted.
 
-        The old signature stays, or ``key`` signs a matching statement. ``compute`` takes the place
-        of the compute receipt, and the bundle is bound to it.
+        The old signature stays, or ``key`` signs a matching statement, and ``source`` is the lines
+        after it. ``compute`` takes the place of the compute receipt, and the bundle is bound to it;
+        ``execution`` that of the execution envelope.
         """
         receipt_bytes = jcs(value)
         core, observed = sha256(jcs(value["core"])), sha256(jcs(value["observed"]))
@@ -186,7 +190,9 @@ class Forger:
         if key is not None:
             receipt = decode_bytes(Receipt, receipt_bytes, max_bytes=1 << 20)
             statement = execution_statement(receipt, receipt_bytes)
-            contents[ENVELOPES] = dsse.sign(statement, dsse.PAYLOAD_TYPE, [key]) + b"\n"
+            contents[ENVELOPES] = dsse.sign(statement, dsse.PAYLOAD_TYPE, [key]) + b"\n" + source
+        if execution is not None:
+            contents[EXEC] = execution
         return reseal(digest, contents)
 
     def with_compute(

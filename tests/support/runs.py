@@ -22,6 +22,7 @@ from gguf import GGUFReader
 from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keyfiles import write_key
 from tallystick.audit.replay import ReplayReport, replay
+from tallystick.bundles.match import no_bundle
 from tallystick.canonical.hashing import parse_digest
 from tallystick.contracts.bundle import BundlePrivate
 from tallystick.contracts.codec import encode_bytes
@@ -349,6 +350,7 @@ class HonestRun:
                 telemetry=self.telemetry
                 if same
                 else encode_log(make_events(len(result.sampled_ids))),
+                materialised=no_bundle(declared.model_digest),
             ),
             Sealing(
                 AUDIT_KEY,

@@ -13,6 +13,7 @@ from typing import Any
 from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keys import SigningKey
 from tallystick.attest.trust import TrustPolicy
+from tallystick.bundles.match import Materialised, no_bundle
 from tallystick.canonical.hashing import domain_hash, format_digest, sha256
 from tallystick.compute.families import describe
 from tallystick.contracts import digests
@@ -101,6 +102,9 @@ def make_run(**changes: Any) -> InferenceRun:
         task=ExpectedDigest(none),
         model=ExpectedDigest(fake_digest("model")),
         prompt=PROMPT,
+        prompt_path=None,
+        split=None,
+        tile=None,
         chat=None,
         add_special=True,
         parse_special=False,
@@ -316,6 +320,7 @@ def make_inputs(
     telemetry: bytes | None = None,
     papers: RunPapers | None = None,
     label: str = "papers",
+    materialised: Materialised | None = None,
     audit: EgressReport | None = None,
 ) -> tuple[SetInputs, Sealing]:
     """Return what one valid set is made of; another ``label`` gives it other secrets."""
@@ -333,6 +338,7 @@ def make_inputs(
         papers=papers.papers,
         facts=facts or make_facts(),
         telemetry=telemetry or encode_log(make_events(len(result.sampled_ids))),
+        materialised=materialised or no_bundle(declared.model_digest),
         audit=audit,
     )
     sealing = Sealing(

@@ -40,6 +40,7 @@ class _Envelope:
     payload: bytes
     payload_type: str
     signatures: tuple[bytes, ...]
+    named: frozenset[str]
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
@@ -87,22 +88,28 @@ def verify(
     if threshold < 1:
         raise ValueError("a threshold is at least one")
     parsed = _parse(envelope)
-    if parsed.payload_type != payload_type:
-        raise EvidenceError(
-            "the envelope has another payload type",
-            expected=repr(payload_type),
-            found=ascii(parsed.payload_type[:80]),
-        )
-    message = pae(payload_type, parsed.payload)
-    signers = tuple(key for key in dict.fromkeys(keys) if _signed_by(key, parsed, message))
-    if len(signers) < threshold:
+    verified = _verified(parsed, payload_type, keys)
+    if len(verified.signers) < threshold:
         raise EvidenceError(
             "the envelope is not signed by the trusted keys",
             expected=f"signatures by {threshold} of {len(set(keys))} trusted keys",
-            found=f"{len(signers)} accepted among {len(parsed.signatures)} signatures",
+            found=f"{len(verified.signers)} accepted among {len(parsed.signatures)} signatures",
             hint="check that the right key was given and that the envelope was not edited",
         )
-    return Verified(parsed.payload, signers)
+    return verified
+
+
+def verified_by(envelope: bytes, *, payload_type: str, keys: Sequence[PublicKey]) -> Verified:
+    """Return the payload, and which of ``keys`` signed it: perhaps none, and that is no error.
+
+    For attestations by parties whom a verifier need not know. Raises as :func:`verify` otherwise.
+    """
+    return _verified(_parse(envelope), payload_type, keys)
+
+
+def named_keys(envelope: bytes) -> frozenset[str]:
+    """Return the key ids that the envelope's signatures name: claims, whoever wrote them there."""
+    return _parse(envelope).named
 
 
 def unsafe_payload(envelope: bytes) -> bytes:
@@ -111,6 +118,18 @@ def unsafe_payload(envelope: bytes) -> bytes:
     Raises EvidenceError when the envelope is malformed.
     """
     return _parse(envelope).payload
+
+
+def _verified(parsed: _Envelope, payload_type: str, keys: Sequence[PublicKey]) -> Verified:
+    if parsed.payload_type != payload_type:
+        raise EvidenceError(
+            "the envelope has another payload type",
+            expected=repr(payload_type),
+            found=ascii(parsed.payload_type[:80]),
+        )
+    message = pae(payload_type, parsed.payload)
+    signers = tuple(key for key in dict.fromkeys(keys) if _signed_by(key, parsed, message))
+    return Verified(parsed.payload, signers)
 
 
 def _signed_by(key: PublicKey, envelope: _Envelope, message: bytes) -> bool:
@@ -131,6 +150,11 @@ def _parse(envelope: bytes) -> _Envelope:
         signatures=tuple(
             _decode(_text(entry, "sig"), f"signatures[{index}].sig")
             for index, entry in enumerate(signatures)
+        ),
+        named=frozenset(
+            keyid
+            for entry in signatures
+            if isinstance(entry, dict) and isinstance(keyid := entry.get("keyid"), str)
         ),
     )
 

@@ -20,8 +20,9 @@ from tallystick.errors import EvidenceError, InputError, NoTrustError
 
 POLICY_SCHEMA: Final = "tallystick.trust-policy/v1"
 MAX_POLICY_BYTES: Final = 256 * 1024
+SOURCE: Final = "source"
 EXECUTION: Final = "execution"
-LINKS: Final = ("source", EXECUTION, "acceptance")
+LINKS: Final = (SOURCE, EXECUTION, "acceptance")
 ENFORCEMENT_ORDER: Final = ("none", "process", "namespaces", "full")
 # How far a worker's clock may run ahead of the verifier's.
 CLOCK_SKEW: Final = timedelta(seconds=60)
@@ -97,6 +98,31 @@ class TrustPolicy:
     def execution_keys(self) -> tuple[PublicKey, ...]:
         """Return the keys that may sign the execution link, whenever they are valid."""
         return tuple(key.public for key in self.keys if EXECUTION in key.links)
+
+    def source_keys(self) -> tuple[PublicKey, ...]:
+        """Return the keys that may sign the source link, whenever they are valid."""
+        return tuple(key.public for key in self.keys if SOURCE in key.links)
+
+    def accept_source(
+        self, signers: Sequence[PublicKey], end_time: str, *, now: datetime
+    ) -> TrustedKey:
+        """Return the trusted key by whose authority a source link is accepted.
+
+        ``signers`` are keys whose signatures hold; ``end_time`` is that of the run which the
+        attestation was there for. Raises EvidenceError when none is valid, as for execution.
+        """
+        refusal: EvidenceError | None = None
+        signed = {signer.raw.hex() for signer in signers}
+        for key in self.keys:
+            if SOURCE not in key.links or key.public_key not in signed:
+                continue
+            try:
+                _check_window(key, end_time, now, None)
+            except EvidenceError as error:
+                refusal = refusal or error
+                continue
+            return key
+        raise refusal or EvidenceError("no trusted key signed the source link")
 
     def accept_execution(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from tallystick.bundles.tree import (
     Listing,
     TreeProblemError,
     list_tree,
+    opened_below,
     opened_file,
     opened_root,
 )
@@ -18,12 +21,14 @@ from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.dataset import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
+    MAX_SOURCE_ENVELOPE,
     MODEL_REF_FILE,
     DatasetManifest,
-    DeclaredFile,
     bundle_digest,
     read_manifest,
     task_digest,
+    tile_set,
+    tile_set_digest,
 )
 from tallystick.contracts.model_ref import MAX_MODEL_REF_BYTES, ModelRef, read_model_ref
 from tallystick.errors import EvidenceError, InputError, NothingToVerifyError
@@ -35,8 +40,9 @@ class CheckedBundle:
 
     ``bundle_digest`` and ``task_digest`` are what a run and its receipt name it by,
     ``manifest_digest`` is the sha256 of manifest.json, ``source_attestation_digest`` that of the
-    provider's envelope, None without one. Files may change later: what a run reads goes through
-    :func:`tallystick.bundles.snapshot.snapshot`, which compares again.
+    provider's envelope, None without one; ``source_attestation`` is that envelope. Files may
+    change later: what a run reads goes through :func:`tallystick.bundles.snapshot.snapshot`, which
+    compares again.
     """
 
     directory: Path
@@ -46,6 +52,14 @@ class CheckedBundle:
     source_attestation_digest: str | None
     manifest: DatasetManifest
     model_ref: ModelRef
+    source_attestation: bytes | None = None
+
+    @property
+    def tile_set_digest(self) -> str:
+        """What a provider attests to: the digest of the files under data/ but his attestation."""
+        return tile_set_digest(
+            (file.path, file.size, file.sha256) for file in tile_set(self.manifest)
+        )
 
 
 def check_bundle(directory: Path) -> CheckedBundle:
@@ -54,9 +68,26 @@ def check_bundle(directory: Path) -> CheckedBundle:
     Raises EvidenceError that names the first path that differs; NothingToVerifyError when there is
     no manifest.json or no directory. Steps: docs/spec/bundles.md#check.
     """
+    with _opened(directory) as root:
+        return _check(root, directory)
+
+
+def named_bundle(directory: Path) -> str:
+    """Return the bundle_digest that manifest.json in ``directory`` gives, nothing else being read.
+
+    Whether the directory is that bundle is for :func:`check_bundle` to say. Raises as it does.
+    """
+    with _opened(directory) as root:
+        data = _manifest_bytes(root, directory)
+        return bundle_digest(sha256(data), read_manifest(data).all_files())
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    """Yield a descriptor of the directory; whatever goes wrong below is told as ours."""
     try:
         with opened_root(directory) as root:
-            return _check(root, directory)
+            yield root
     except TreeProblemError as problem:
         raise EvidenceError(
             f"bundle: {problem.message}",
@@ -72,7 +103,7 @@ def check_bundle(directory: Path) -> CheckedBundle:
         raise InputError(f"cannot read the bundle {directory}", found=error.strerror) from error
 
 
-def _check(root: int, directory: Path) -> CheckedBundle:
+def _manifest_bytes(root: int, directory: Path) -> bytes:
     data = _read(root, MANIFEST_FILE, MAX_MANIFEST_BYTES)
     if data is None:
         raise NothingToVerifyError(
@@ -80,6 +111,11 @@ def _check(root: int, directory: Path) -> CheckedBundle:
             expected="manifest.json in it",
             hint="`tallystick bundle create` makes a bundle",
         )
+    return data
+
+
+def _check(root: int, directory: Path) -> CheckedBundle:
+    data = _manifest_bytes(root, directory)
     tree = list_tree(root)
     with HashedTree(root, tree) as hashed:
         manifest = read_manifest(data)
@@ -90,14 +126,16 @@ def _check(root: int, directory: Path) -> CheckedBundle:
         name = bundle_digest(sha256(data), files)
         hashed.require(declared)
     model_ref = _model_ref(root, manifest, declared[MODEL_REF_FILE])
+    attestation = _source_attestation(root, manifest, declared)
     return CheckedBundle(
         directory,
         name,
         task_digest(manifest.task),
         format_digest(sha256(data)),
-        _source_attestation(manifest, files),
+        None if attestation is None else format_digest(sha256(attestation)),
         manifest,
         model_ref,
+        attestation,
     )
 
 
@@ -135,9 +173,25 @@ def _model_ref(root: int, manifest: DatasetManifest, wanted: Content) -> ModelRe
     return ref
 
 
-def _source_attestation(manifest: DatasetManifest, files: tuple[DeclaredFile, ...]) -> str | None:
+def _source_attestation(
+    root: int, manifest: DatasetManifest, declared: dict[str, Content]
+) -> bytes | None:
+    """Return the provider's envelope: one line, so that it can go into a set as it is."""
     path = None if manifest.imagery is None else manifest.imagery.source_attestation
-    return next((f"sha256:{file.sha256}" for file in files if file.path == path), None)
+    if path is None:
+        return None
+    folder, _, name = path.rpartition("/")
+    with opened_below(root, folder) as directory:
+        data = _read_file(directory, name, path, MAX_SOURCE_ENVELOPE)
+    if Content(len(data), sha256(data).hex()) != declared[path]:
+        raise TreeProblemError(path, "it changed while it was read")
+    if not data or b"\n" in data:
+        raise TreeProblemError(
+            path,
+            "a source attestation is one line without a newline",
+            hint="`tallystick attest source` writes it so",
+        )
+    return data
 
 
 def _read(root: int, name: str, max_bytes: int) -> bytes | None:
@@ -146,10 +200,14 @@ def _read(root: int, name: str, max_bytes: int) -> bytes | None:
         os.stat(name, dir_fd=root, follow_symlinks=False)
     except FileNotFoundError:
         return None
+    return _read_file(root, name, name, max_bytes)
+
+
+def _read_file(directory: int, name: str, path: str, max_bytes: int) -> bytes:
     pieces: list[bytes] = []
-    with opened_file(root, name, name) as descriptor:
+    with opened_file(directory, name, path) as descriptor:
         if os.fstat(descriptor).st_size > max_bytes:
-            raise TreeProblemError(name, f"it has more than {max_bytes} bytes")
+            raise TreeProblemError(path, f"it has more than {max_bytes} bytes")
         buffer = bytearray(BUFFER_BYTES)
-        read_content(descriptor, name, buffer, lambda piece: pieces.append(bytes(piece)))
+        read_content(descriptor, path, buffer, lambda piece: pieces.append(bytes(piece)))
     return b"".join(pieces)

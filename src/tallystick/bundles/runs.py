@@ -7,21 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tallystick.bundles.check import CheckedBundle
-from tallystick.bundles.snapshot import snapshot
-from tallystick.bundles.template import (
-    MAX_DESCRIPTION_BYTES,
-    MAX_TEMPLATE_BYTES,
-    decode_text,
-    render,
-    template_fields,
-)
+from tallystick.bundles.prompts import Prompts, named_split, require_tile
 from tallystick.contracts.codec import encode_bytes
-from tallystick.contracts.dataset import Split, tile_path
 from tallystick.contracts.digests import derive_blind, request_body
 from tallystick.contracts.layout import PRIVATE_MODE
 from tallystick.contracts.request import PRODUCER, RUN_SCHEMA, ExpectedDigest, InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL
-from tallystick.errors import InputError, UnavailableError
+from tallystick.errors import UnavailableError
 from tallystick.store.files import opened_directory, remove, write_new
 from tallystick.store.home import make_private_dirs, remove_empty, require_private
 from tallystick.store.ids import uuid7
@@ -58,19 +50,40 @@ def declare_runs(
     EvidenceError when a file is not any more what was checked.
     """
     chosen = _chosen(bundle, split, tiles)
-    template = _template(bundle)
-    wants_description = "description" in template_fields(template)
+    prompts = Prompts(bundle)
     runs = []
     for tile in chosen:
-        zoom, column, row = tile.split("/")
-        values = {"dataset": bundle.manifest.name, "split": split, "tile": tile}
-        values |= {"z": zoom, "x": column, "y": row}
-        if wants_description:
-            values |= _description(bundle, tile)
-        run = _declare(bundle, render(template, values), model_path, new_id())
-        blind = derive_blind(commit_key, request_body(run)).hex()
-        runs.append(TileRun(split, tile, replace(run, blind=blind)))
+        run = _declare(bundle, model_path, new_id())
+        run = replace(
+            run,
+            prompt=prompts.render(split, tile),
+            prompt_path=prompts.path,
+            split=split,
+            tile=tile,
+        )
+        runs.append(TileRun(split, tile, _blinded(run, commit_key)))
     return tuple(runs)
+
+
+def declare_whole(
+    bundle: CheckedBundle,
+    *,
+    commit_key: bytes,
+    model_path: str | None = None,
+    new_id: Callable[[], str] = uuid7,
+) -> InferenceRun:
+    """Return the declared run of a bundle whose prompt is about no single tile.
+
+    The rest is as for :func:`declare_runs`.
+    """
+    prompts = Prompts(bundle)
+    run = _declare(bundle, model_path, new_id())
+    run = replace(run, prompt=prompts.render(None, None), prompt_path=prompts.path)
+    return _blinded(run, commit_key)
+
+
+def _blinded(run: InferenceRun, commit_key: bytes) -> InferenceRun:
+    return replace(run, blind=derive_blind(commit_key, request_body(run)).hex())
 
 
 def write_runs(runs: Sequence[TileRun], directory: Path) -> tuple[Path, ...]:
@@ -112,46 +125,16 @@ def _write_all(runs: Sequence[TileRun], directory: Path, descriptor: int) -> Non
 
 
 def _chosen(bundle: CheckedBundle, name: str, tiles: Sequence[str] | None) -> tuple[str, ...]:
-    split = next((split for split in bundle.manifest.splits if split.name == name), None)
-    if split is None:
-        known = ", ".join(split.name for split in bundle.manifest.splits) or "none"
-        raise InputError("the bundle has no such split", expected=known, found=ascii(name[:64]))
-    return split.tiles if tiles is None else _subset(split, tiles)
-
-
-def _subset(split: Split, tiles: Sequence[str]) -> tuple[str, ...]:
-    strangers = [tile for tile in tiles if tile not in set(split.tiles)]
-    if strangers:
-        raise InputError(f"the split {split.name} has no such tile", found=ascii(strangers[0][:40]))
+    split = named_split(bundle, name)
+    if tiles is None:
+        return split.tiles
+    for tile in tiles:
+        require_tile(split, tile)
     return tuple(tile for tile in split.tiles if tile in set(tiles))
 
 
-def _template(bundle: CheckedBundle) -> str:
-    path = bundle.manifest.task.prompt_template
-    if path is None:
-        raise InputError(
-            "the bundle has no prompt template",
-            hint="put one into task/prompt.txt, and create the bundle again",
-        )
-    with snapshot(bundle, [path]) as files:
-        data = files.read(path)
-    return decode_text(data, what="the prompt template", max_bytes=MAX_TEMPLATE_BYTES)
-
-
-def _description(bundle: CheckedBundle, tile: str) -> dict[str, str]:
-    imagery = bundle.manifest.imagery
-    if imagery is None or imagery.descriptions is None:
-        return {}
-    path = tile_path(imagery.descriptions, tile)
-    with snapshot(bundle, [path]) as files:
-        data = files.read(path)
-    what = f"the description of {tile}"
-    return {"description": decode_text(data, what=what, max_bytes=MAX_DESCRIPTION_BYTES)}
-
-
-def _declare(
-    bundle: CheckedBundle, prompt: str, model_path: str | None, run_id: str
-) -> InferenceRun:
+def _declare(bundle: CheckedBundle, model_path: str | None, run_id: str) -> InferenceRun:
+    """Return the run but for its prompt and its blind."""
     wanted, model = bundle.manifest.run, bundle.model_ref
     return InferenceRun(
         schema=RUN_SCHEMA,
@@ -162,7 +145,10 @@ def _declare(
         dataset=ExpectedDigest(bundle.bundle_digest),
         task=ExpectedDigest(bundle.task_digest),
         model=ExpectedDigest(model.digest),
-        prompt=prompt,
+        prompt="",
+        prompt_path=None,
+        split=None,
+        tile=None,
         chat=wanted.chat,
         add_special=True,
         parse_special=wanted.chat is not None or wanted.policy == SEQUENTIAL,

@@ -19,12 +19,11 @@ from tallystick.contracts.dataset import (
     MAX_ZOOM,
     DatasetName,
     Imagery,
-    PathText,
     RunParameters,
-    SplitName,
     check_parameters,
 )
 from tallystick.contracts.model_ref import MAX_SOURCES, SourceUri
+from tallystick.contracts.request import PathText, SplitName
 from tallystick.contracts.runtime import ROW_CLASS, SEQUENTIAL
 from tallystick.contracts.types import IntRange, KeyedBy, MaxLength
 from tallystick.errors import EvidenceError, InputError

@@ -124,7 +124,6 @@ def runs(
     ]
     document: JSONValue = {"bundle_digest": bundle.bundle_digest, "split": split, "runs": rows}
     emit(document, as_json=as_json, lines=[*map(str, paths)])
-    note("these can be queued; workers of this version refuse to execute runs of a bundle")
 
 
 def _document(bundle: CheckedBundle) -> dict[str, JSONValue]:

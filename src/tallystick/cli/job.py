@@ -158,6 +158,12 @@ def _words(placed: PlacedOrder) -> list[str]:
     metavar="FILE",
     help="32 raw bytes that seal the private half, outside the output. Default: yours.",
 )
+@click.option(
+    "--bundle-dir",
+    type=PATH,
+    metavar="DIR",
+    help="Where the dataset bundle of the ticket's run is, if it names one.",
+)
 @threads_option
 @json_option
 def run(
@@ -168,6 +174,7 @@ def run(
     passphrase_prompt: bool,
     passphrase_file: Path | None,
     audit_key_file: Path | None,
+    bundle_dir: Path | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -192,6 +199,7 @@ def run(
                 output_dir=output_dir,
                 signer=SignerChoice(key_file, passphrase),
                 audit_key=audit_key_file,
+                bundles=() if bundle_dir is None else (bundle_dir,),
             ),
             on_text=stream.write,
             on_progress=progress.update,

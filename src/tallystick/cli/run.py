@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
+from click.core import ParameterSource
 
 from tallystick.cli.asking import Asked, request_options
 from tallystick.cli.extras import require_engine
@@ -18,6 +19,7 @@ from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.canonical.json import JSONValue
+    from tallystick.worker.request import RunOptions
     from tallystick.worker.run import RunResult
 
 
@@ -47,6 +49,14 @@ if TYPE_CHECKING:
     help="What has to hold the engine: none, process, namespaces, full, or a .yaml file.",
 )
 @click.option(
+    "--bundle-dir",
+    type=PATH,
+    metavar="DIR",
+    help="Dataset bundle that gives the prompt and says how to run; checked first.",
+)
+@click.option("--tile", metavar="Z/X/Y", help="The tile of the bundle that is asked about.")
+@click.option("--split", metavar="NAME", help="Its split, where the tile is in several.")
+@click.option(
     "--output-dir",
     type=PATH,
     metavar="DIR",
@@ -64,7 +74,9 @@ if TYPE_CHECKING:
 )
 @threads_option
 @json_option
+@click.pass_context
 def command(
+    context: click.Context,
     prompt: str | None,
     model: str,
     asked: Asked,
@@ -72,6 +84,9 @@ def command(
     self_check: bool,
     disclosure: Literal["private", "public"],
     sandbox: str,
+    bundle_dir: Path | None,
+    tile: str | None,
+    split: str | None,
     output_dir: Path | None,
     key_file: Path | None,
     passphrase_prompt: bool,
@@ -83,45 +98,96 @@ def command(
     """Run MODEL on a prompt, stream the answer, and leave a signed set of files.
 
     Give the prompt as an argument, with --prompt-file, or with --prompt-stdin (an argument is
-    visible to other users of this machine while the program runs).
+    visible to other users of this machine while the program runs). With --bundle-dir, prompt and
+    parameters are those of a dataset bundle, and the receipt names it.
 
-    Exit status: 0 a receipt exists, 2 a flag is out of range, 3 this model cannot be run exactly
-    here, 4 bad prompt or model, 5 the sandbox cannot be enforced, 6 no place for the output, 7 the
-    run failed.
+    Exit status: 0 a receipt exists, 1 the bundle is not what it declares, 2 a flag is out of range,
+    3 this model cannot be run exactly here, 4 bad prompt, model or tile, 5 the sandbox cannot be
+    enforced, 6 no place for the output, 7 the run failed.
     """
     require_engine()
     from tallystick.worker.keys import SignerChoice
-    from tallystick.worker.run import run
+    from tallystick.worker.run import Place, run
+    from tallystick.worker.tiles import run_bundle
 
-    signer = SignerChoice(
-        key_file, passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
-    )
+    passphrase = passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
+    signer = SignerChoice(key_file, passphrase)
+    with WorkProgress() as progress:
+        stream = Stream(progress, live=not as_json)
+        if bundle_dir is None:
+            _refuse(context, ("tile", "split"), "it needs --bundle-dir")
+            result = run(
+                model,
+                _options(
+                    prompt,
+                    asked,
+                    clock=chat_clock,
+                    disclosure=disclosure,
+                    self_check="yes" if self_check else "no",
+                    threads=threads,
+                    sandbox=sandbox,
+                ),
+                output_dir=output_dir,
+                signer=signer,
+                audit_key=audit_key_file,
+                on_text=stream.write,
+                on_progress=progress.update,
+            )
+        else:
+            _refuse(context, _OF_THE_BUNDLE, "the bundle says it")
+            result = run_bundle(
+                model,
+                bundle_dir,
+                tile=tile,
+                split=split,
+                threads=threads,
+                place=Place(output_dir=output_dir, signer=signer, audit_key=audit_key_file),
+                on_text=stream.write,
+                on_progress=progress.update,
+            )
+    stream.end()
+    show(result, as_json=as_json)
+
+
+def _options(prompt: str | None, asked: Asked, **others: Any) -> RunOptions:
     if asked.policy == "sequential" and prompt is not None:
         raise UsageError(
             "the sequential policy takes its prompt from a pipe or a file",
             expected="--prompt-stdin or --prompt-file",
         )
-    options = asked.options(
-        read_prompt(prompt, asked.prompt_stdin, asked.prompt_file),
-        clock=chat_clock,
-        disclosure=disclosure,
-        self_check="yes" if self_check else "no",
-        threads=threads,
-        sandbox=sandbox,
-    )
-    with WorkProgress() as progress:
-        stream = Stream(progress, live=not as_json)
-        result = run(
-            model,
-            options,
-            output_dir=output_dir,
-            signer=signer,
-            audit_key=audit_key_file,
-            on_text=stream.write,
-            on_progress=progress.update,
-        )
-    stream.end()
-    show(result, as_json=as_json)
+    return asked.options(read_prompt(prompt, asked.prompt_stdin, asked.prompt_file), **others)
+
+
+#: What a bundle's own run parameters and template decide.
+_OF_THE_BUNDLE: Final = (
+    "prompt",
+    "prompt_stdin",
+    "prompt_file",
+    "n_predict",
+    "chat",
+    "system",
+    "policy",
+    "evidence",
+    "temperature",
+    "seed",
+    "chat_clock",
+    "self_check",
+    "disclosure",
+    "sandbox",
+)
+
+
+def _refuse(context: click.Context, names: tuple[str, ...], why: str) -> None:
+    """Raise UsageError for an option that was given and has no meaning here."""
+    given = [
+        name
+        for name in names
+        if context.get_parameter_source(name)
+        not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None)
+    ]
+    if given:
+        option = "a prompt" if given[0] == "prompt" else f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"{option} does not go here: {why}")
 
 
 class Stream:

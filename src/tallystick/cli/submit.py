@@ -11,7 +11,6 @@ import click
 from tallystick.cli.options import PATH, json_option
 from tallystick.cli.output import emit, note, printable
 from tallystick.cli.queueing import chosen_queue, queue_option, short
-from tallystick.contracts.digests import no_bundle_digest
 from tallystick.errors import InputError, UsageError
 from tallystick.queues.port import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, MAX_PRIORITY, Submission
 from tallystick.queues.runfile import read_run
@@ -88,9 +87,6 @@ def command(
         as_json=as_json,
         lines=[_words(path, submission) for path, _, submission in rows],
     )
-    of_bundles = sum(run.dataset.expectedDigest != no_bundle_digest() for run in declared)
-    if of_bundles:
-        note(f"{of_bundles} of a dataset bundle: workers of this version refuse to execute them")
 
 
 def _attempts_or_default(count: int | None) -> int:

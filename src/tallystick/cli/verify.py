@@ -46,7 +46,9 @@ from tallystick.receipts.report import (
 )
 
 if TYPE_CHECKING:
+    from tallystick.bundles.check import CheckedBundle
     from tallystick.canonical.json import JSONValue
+    from tallystick.contracts.request import InferenceRun
 
 #: RFC 3339, section 5.6. A 60th second does not exist here, nor more than six digits of one.
 _RFC3339: Final = re.compile(
@@ -65,6 +67,18 @@ _WORDS = {Status.PASSED: "passed", Status.FAILED: "FAILED", Status.NOT_CHECKED: 
 @click.option("--bundle", type=PATH, metavar="FILE", help="<id>.palw.bundle of that receipt.")
 @click.option("--public-json", type=PATH, metavar="FILE", help="<id>.json of that receipt.")
 @click.option("--state-db", type=PATH, metavar="FILE", help="palw-state.sqlite3 beside it.")
+@click.option(
+    "--bundle-dir",
+    type=PATH,
+    metavar="DIR",
+    help="Dataset bundle to check and compare with what the receipts name.",
+)
+@click.option(
+    "--declared",
+    type=PATH,
+    metavar="RUN.json",
+    help="The run as it was declared, to compare with what was executed.",
+)
 @network_option
 @click.option(
     "--now",
@@ -84,6 +98,8 @@ def command(
     bundle: Path | None,
     public_json: Path | None,
     state_db: Path | None,
+    bundle_dir: Path | None,
+    declared: Path | None,
     network: str | None,
     now: str | None,
     as_json: bool,
@@ -94,6 +110,9 @@ def command(
     --bundle, --public-json and --state-db. There is no default trust: name the signer's public key
     with --key, or a --trust-policy. With the bundle's key the private half is checked too; with
     that key alone, the signer's key is taken out of the bundle (embedded_local_snapshot).
+
+    With --bundle-dir the data that a receipt names is compared with what is on disk, and with the
+    bundle's key its prompt too; with --declared, what was ordered with what was executed.
 
     Exit status: 0 every set holds, 1 one does not, 4 there was nothing to judge, 6 a
     state store is in use.
@@ -108,7 +127,9 @@ def command(
             expected="--audit-key-file or --bundle-key-file",
         )
     trust = None if opener and not key and trust_policy is None else load_trust(key, trust_policy)
-    checks = Checks(trust, opener, moment_of(now), network_of(network))
+    checks = Checks(
+        trust, opener, moment_of(now), network_of(network), *_parties(bundle_dir, declared)
+    )
     run = verify_all(paths, checks) if named is None else verify_named(named, checks)
     origin = from_environment(context)
     emit(
@@ -117,6 +138,22 @@ def command(
         lines=[*origin_lines(origin), *_all_words(run)],
     )
     context.exit(run.exit_code)
+
+
+def _parties(
+    bundle_dir: Path | None, declared: Path | None
+) -> tuple[CheckedBundle | None, InferenceRun | None]:
+    """Return the bundle and the declaration that receipts are to be compared with."""
+    bundle = run = None
+    if bundle_dir is not None:
+        from tallystick.bundles.check import check_bundle
+
+        bundle = check_bundle(bundle_dir)
+    if declared is not None:
+        from tallystick.queues.runfile import read_run
+
+        run = read_run(declared)
+    return bundle, run
 
 
 def _named(

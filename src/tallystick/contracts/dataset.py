@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from tallystick.canonical.hashing import domain_digest, format_digest, sha256, u64le
 from tallystick.contracts.codec import decode_bytes, encode_bytes
 from tallystick.contracts.paths import check_path, check_together
-from tallystick.contracts.request import Chat, Disclosure, Enforcement, EvidencePart, Producer
+from tallystick.contracts.request import (
+    Chat,
+    Disclosure,
+    Enforcement,
+    EvidencePart,
+    PathText,
+    Producer,
+    SplitName,
+    TileId,
+)
 from tallystick.contracts.runtime import SEQUENTIAL, Policy
 from tallystick.contracts.sandbox_profile import ProfileName
 from tallystick.contracts.types import (
@@ -37,17 +46,15 @@ MAX_FILES: Final = 100_000
 MAX_SPLITS: Final = 256
 MAX_TILES: Final = 100_000
 MAX_MANIFEST_BYTES: Final = 64 * 1024 * 1024
+#: It goes into a set beside the other envelopes, which have their room in 1 MiB.
+MAX_SOURCE_ENVELOPE: Final = 768 * 1024
 MAX_ZOOM: Final = 30
 #: The fields that a tile's path has, each exactly once.
 TILE_FIELDS: Final = ("z", "x", "y")
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 
-PathText = Annotated[str, MaxLength(1024)]
 DatasetName = Annotated[str, Pattern(r"[a-z0-9][a-z0-9._-]*", 100)]
-SplitName = Annotated[str, Pattern(r"[a-z0-9][a-z0-9_-]*", 64)]
 MediaType = Annotated[str, Pattern(r"[a-z]+/[a-z0-9][a-z0-9.+-]*", 100)]
-#: ``z/x/y`` in the XYZ scheme (row 0 is the northernmost), without leading zeros.
-TileId = Annotated[str, Pattern(r"(0|[1-9][0-9]?)/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,9})", 24)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +179,30 @@ def bundle_digest(manifest_digest: bytes, files: tuple[DeclaredFile, ...]) -> st
 def task_digest(task: Task) -> str:
     """Return the digest that names a task: of its files alone, wherever it is used."""
     return domain_digest("tallystick.task", 1, list(_file_parts(task.files)))
+
+
+def tile_set(manifest: DatasetManifest) -> tuple[DeclaredFile, ...]:
+    """Return the files that a provider hands over: those under data/ but his attestation."""
+    attested = None if manifest.imagery is None else manifest.imagery.source_attestation
+    return tuple(
+        sorted(
+            (f for f in manifest.files if f.path.startswith(DATA) and f.path != attested),
+            key=lambda file: file.path,
+        )
+    )
+
+
+def tile_set_digest(files: Iterable[tuple[str, int, str]]) -> str:
+    """Return the digest that a provider attests to: of path, size and sha256 (hex) of each file.
+
+    Paths begin with data/, as in a bundle, and are in ascending order.
+    """
+    parts = [
+        part
+        for path, size, digest in files
+        for part in (path.encode("utf-8"), u64le(size), bytes.fromhex(digest))
+    ]
+    return domain_digest("tallystick.tile-set", 1, parts)
 
 
 def manifest_digest(manifest: DatasetManifest) -> str:

@@ -25,6 +25,7 @@ from tallystick.contracts.runtime import RuntimeClass
 from tallystick.errors import InputError
 
 RECEIPT_ID_DIGITS: Final = 32
+_NO_BUNDLE: Final = domain_digest("tallystick.no-bundle", 1, [])
 # What differs between two requests for the same computation, or is a secret of its own.
 _OUTSIDE_REQUEST: Final = (
     "run_id",
@@ -86,7 +87,7 @@ def output_commitment(blind: bytes, ids: Sequence[int], output: bytes) -> str:
 
 def no_bundle_digest() -> str:
     """Return what stands for the bundle and the task of a run without a bundle."""
-    return domain_digest("tallystick.no-bundle", 1, [])
+    return _NO_BUNDLE
 
 
 def sandbox_profile_digest(name: str, level: str) -> str:

@@ -13,7 +13,11 @@ from tallystick.contracts.types import Digest, OneOf, Pattern, ShortText
 
 EXEC_SCHEMA: Final = "dac.zero-claw-exec/v1"
 MAX_EXEC_BYTES: Final = 64 * 1024
-EXEC_SUFFIX: Final = ".exec.json"
+#: What the schema file of ``geoai.receipt/v1alpha1`` hashes to: a receipt is held to this contract.
+#: A test holds it to the schema; here it is a constant, because a verifier makes no schemas.
+RECEIPT_SCHEMA_DIGEST: Final = (
+    "sha256:1e32859a424c6bcdb7602bbf06e1deaeb6451d2bf0fa035c6359b50dbe08249e"
+)
 
 Version = Annotated[str, Pattern(r"[0-9A-Za-z][0-9A-Za-z.+-]*", 64)]
 

@@ -43,13 +43,23 @@ class MemberKind:
 COMPUTE_RECEIPT: Final = MemberKind(".palw", "public", 4096)
 PUBLIC_JSON: Final = MemberKind(".json", "public", 64 * 1024)
 RECEIPT: Final = MemberKind(".geoai.json", "public", 256 * 1024)
+EXEC: Final = MemberKind(".exec.json", "public", 64 * 1024)
 TELEMETRY: Final = MemberKind(".telemetry.jsonl", "public", 1024 * 1024)
 ENVELOPES: Final = MemberKind(".intoto.jsonl", "public", 1024 * 1024)
 BUNDLE: Final = MemberKind(".palw.bundle", "private", 64 * 1024 * 1024)
 STATE: Final = MemberKind("", "private", 64 * 1024 * 1024, shared="palw-state.sqlite3")
 MARKER: Final = MemberKind(MARKER_SUFFIX, "public", MAX_MARKER)
 # In this order the marker names them; every one of them is part of every set.
-MEMBERS: Final = (COMPUTE_RECEIPT, PUBLIC_JSON, RECEIPT, TELEMETRY, ENVELOPES, BUNDLE, STATE)
+MEMBERS: Final = (
+    COMPUTE_RECEIPT,
+    PUBLIC_JSON,
+    RECEIPT,
+    EXEC,
+    TELEMETRY,
+    ENVELOPES,
+    BUNDLE,
+    STATE,
+)
 
 
 def split_name(name: str) -> tuple[str, str] | None:

@@ -159,7 +159,7 @@ class Observed:
     telemetry_digest: Digest
     self_check: Annotated[str, OneOf(("not_run", "passed"))]
     compute_receipt_digest: Digest
-    exec_envelope_digest: Digest | None
+    exec_envelope_digest: Digest
     worker_state_root: Digest | None
     worker_id: ShortText
     host: Host

@@ -13,7 +13,9 @@ from tallystick.contracts.types import (
     Hex32,
     IntRange,
     LongText,
+    MaxLength,
     OneOf,
+    Pattern,
     ShortText,
     Temperature,
     Timestamp,
@@ -27,6 +29,10 @@ Producer = Annotated[str, OneOf((PRODUCER,))]
 Disclosure = Annotated[str, OneOf(("private", "public"))]
 EvidencePart = Annotated[str, OneOf(("states", "graph", "gemm"))]
 Enforcement = Annotated[str, OneOf(("none", "process", "namespaces", "full"))]
+PathText = Annotated[str, MaxLength(1024)]
+SplitName = Annotated[str, Pattern(r"[a-z0-9][a-z0-9_-]*", 64)]
+#: ``z/x/y`` in the XYZ scheme (row 0 is the northernmost), without leading zeros.
+TileId = Annotated[str, Pattern(r"(0|[1-9][0-9]?)/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,9})", 24)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,8 @@ class Chat:
 class InferenceRun:
     """One declared run. ``blind`` is private: whoever holds it can test guesses of the prompt.
 
+    A run over a dataset bundle says where its prompt is from: ``prompt_path`` is the template in
+    the bundle, ``split`` and ``tile`` what it was rendered for; all are None without a bundle.
     ``max_tokens`` bounds the generated tokens. ``temperature`` is a decimal text with at most four
     places; ``seed`` is None exactly when the temperature is ``"0"`` (greedy).
     """
@@ -65,6 +73,9 @@ class InferenceRun:
     task: ExpectedDigest
     model: ExpectedDigest
     prompt: LongText = field(repr=False)
+    prompt_path: PathText | None
+    split: SplitName | None
+    tile: TileId | None
     chat: Chat | None
     add_special: bool
     parse_special: bool

@@ -16,6 +16,14 @@ from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keys import SigningKey
 from tallystick.attest.statements import execution_statement
 from tallystick.attest.trust import TrustPolicy
+from tallystick.bundles.match import (
+    DECLARED,
+    MATERIALISED,
+    Materialised,
+    declared_by,
+    require_match,
+    require_prompt,
+)
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.compute.manifest import verify_manifest
 from tallystick.contracts import digests
@@ -35,6 +43,7 @@ from tallystick.contracts.layout import (
     BUNDLE,
     COMPUTE_RECEIPT,
     ENVELOPES,
+    EXEC,
     MARKER,
     MEMBERS,
     PUBLIC_JSON,
@@ -56,11 +65,11 @@ from tallystick.receipts.build_parts import (
     SupervisorFacts,
     core_of,
     enforced_by,
+    exec_envelope_of,
     gathered_of,
     observed_of,
     opening_of,
     require_open_windows,
-    require_plain_run,
 )
 from tallystick.receipts.compute import (
     ComputeInputs,
@@ -103,6 +112,7 @@ class Sealing:
 class SetInputs:
     """Everything that one set is made of. ``telemetry`` is the whole telemetry file.
 
+    ``materialised`` is what was on disk: of the bundle, or without one the model alone.
     ``audit`` is the report on the sandbox that held the child, None without one.
     """
 
@@ -114,6 +124,7 @@ class SetInputs:
     papers: JobPapers
     facts: SupervisorFacts
     telemetry: bytes = field(repr=False)
+    materialised: Materialised
     audit: EgressReport | None = None
 
 
@@ -159,14 +170,16 @@ class _Signed:
 
 
 def seal_set(inputs: SetInputs, sealing: Sealing, signing_key: SigningKey) -> SealedSet:
-    """Sign and seal what one run left behind (without a bundle of data).
+    """Sign and seal what one run left behind.
 
     Afterwards nothing of the set needs the run's text any more: whoever calls can let go of
     ``inputs`` before anything is recorded or written. Raises SandboxError when the run asks for
-    isolation, InputError when it declares a bundle, RunFailedError when the result contradicts
-    itself, so that its set would not verify, or when a window passed while the run lasted.
+    isolation that was not there, EvidenceError when what was declared is not what was on disk,
+    RunFailedError when the result contradicts itself, so that its set would not verify, or when a
+    window passed while the run lasted.
     """
-    require_plain_run(inputs.run)
+    require_match(DECLARED, declared_by(inputs.run), MATERIALISED, inputs.materialised.digests)
+    require_prompt(inputs.run, inputs.materialised.prompt)
     require_open_windows(inputs.run, inputs.papers, inputs.facts)
     try:
         return _sealed(inputs, sealing, signing_key)
@@ -213,9 +226,13 @@ def _sealed(inputs: SetInputs, sealing: Sealing, signing_key: SigningKey) -> Sea
         gathered,
         evidence,
         enforced.sandbox,
+        inputs.materialised.digests,
     )
     signed = _sign(inputs, sealing, signing_key, gathered, evidence, core)
-    receipt = Receipt(core, _observed(inputs, signing_key, signed, enforced))
+    execution = encode_bytes(
+        exec_envelope_of(inputs.run, inputs.generation, core, inputs.materialised)
+    )
+    receipt = Receipt(core, _observed(inputs, signing_key, signed, execution, enforced))
     digest = digests.receipt_digest(receipt)
     public, private = _parts(signed, opening_of(inputs.run, inputs.generation, digest))
     case = _own_case(signed, public, private, receipt)
@@ -226,8 +243,9 @@ def _sealed(inputs: SetInputs, sealing: Sealing, signing_key: SigningKey) -> Sea
         COMPUTE_RECEIPT: signed.palw,
         PUBLIC_JSON: encode_bytes(public_receipt(case, PublicNames(bundle_id(bundle), digest))),
         RECEIPT: receipt_bytes,
+        EXEC: execution,
         TELEMETRY: inputs.telemetry,
-        ENVELOPES: _envelopes(receipt, receipt_bytes, enforced, signing_key),
+        ENVELOPES: _envelopes(receipt, receipt_bytes, enforced, signing_key, inputs.materialised),
         BUNDLE: bundle,
     }
     entry = entry_of(
@@ -239,18 +257,28 @@ def _sealed(inputs: SetInputs, sealing: Sealing, signing_key: SigningKey) -> Sea
 
 
 def _envelopes(
-    receipt: Receipt, receipt_bytes: bytes, enforced: Enforced, signing_key: SigningKey
+    receipt: Receipt,
+    receipt_bytes: bytes,
+    enforced: Enforced,
+    signing_key: SigningKey,
+    materialised: Materialised,
 ) -> bytes:
+    """Return our envelopes and, last, the provider's as it was found."""
     statements = [execution_statement(receipt, receipt_bytes)]
     if enforced.statement is not None:
         statements.append(enforced.statement)
-    return b"".join(
-        dsse.sign(statement, dsse.PAYLOAD_TYPE, [signing_key]) + b"\n" for statement in statements
-    )
+    lines = [dsse.sign(each, dsse.PAYLOAD_TYPE, [signing_key]) for each in statements]
+    if materialised.source_attestation is not None:
+        lines.append(materialised.source_attestation)
+    return b"".join(line + b"\n" for line in lines)
 
 
 def _observed(
-    inputs: SetInputs, signing_key: SigningKey, signed: _Signed, enforced: Enforced
+    inputs: SetInputs,
+    signing_key: SigningKey,
+    signed: _Signed,
+    execution: bytes,
+    enforced: Enforced,
 ) -> Observed:
     return observed_of(
         inputs.run,
@@ -259,6 +287,7 @@ def _observed(
         inputs.telemetry,
         signing_key.public.key_id,
         format_digest(sha256(signed.palw)),
+        format_digest(sha256(execution)),
         enforced,
     )
 

@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tallystick.attest.egress import egress_statement, egress_summary
+from tallystick.bundles.match import Materialised, ThreeDigests
 from tallystick.canonical.hashing import format_digest, parse_digest, sha256
 from tallystick.contracts import digests
 from tallystick.contracts.compute_receipt import epoch_of
 from tallystick.contracts.egress import EgressReport
+from tallystick.contracts.exec_envelope import (
+    RECEIPT_SCHEMA_DIGEST,
+    ExecEnvelope,
+    ExecSandbox,
+    ProvenanceChain,
+    ReceiptValidator,
+    exec_envelope,
+)
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.opening import OPENING_SCHEMA, Opening
 from tallystick.contracts.receipt import (
@@ -29,7 +38,7 @@ from tallystick.contracts.receipt import (
 from tallystick.contracts.request import PRODUCER, InferenceRun
 from tallystick.contracts.runtime import EngineBuild, RuntimeClass
 from tallystick.contracts.sandbox_profile import NO_SANDBOX, at_least
-from tallystick.errors import InputError, RunFailedError, SandboxError
+from tallystick.errors import RunFailedError, SandboxError
 from tallystick.evidence.gemm_trace import gemm_root
 from tallystick.evidence.observed import decode_observed
 from tallystick.evidence.portable import PortableEvidence
@@ -114,18 +123,6 @@ def enforced_by(run: InferenceRun, audit: EgressReport | None) -> Enforced:
     )
 
 
-def require_plain_run(run: InferenceRun) -> None:
-    """Raise InputError for a run that declares what cannot be executed yet."""
-    no_bundle = digests.no_bundle_digest()
-    if (run.dataset.expectedDigest, run.task.expectedDigest) != (no_bundle, no_bundle):
-        raise InputError(
-            "runs of a dataset bundle or a task are not executed yet",
-            expected=f"a run that declares the digest of no bundle, {no_bundle}, for both",
-            found=run.dataset.expectedDigest,
-            hint="`tallystick job declare` and `run` make plain runs",
-        )
-
-
 def require_open_windows(run: InferenceRun, papers: JobPapers, facts: SupervisorFacts) -> None:
     """Raise RunFailedError when the run's time, or a window of its papers, passed while it lasted.
 
@@ -173,17 +170,21 @@ def core_of(
     gathered: GatheredEvidence,
     evidence: PortableEvidence,
     sandbox: Sandbox,
+    executed: ThreeDigests,
 ) -> Core:
-    """Return the part that two honest runs have in common; ``evidence`` is that of the run."""
+    """Return the part that two honest runs have in common; ``evidence`` is that of the run.
+
+    ``executed`` names what was really read: it comes from the disk, not from the declaration.
+    """
     blind = bytes.fromhex(run.blind)
     output = base64.b64decode(generation.output)
     return Core(
         schema=RECEIPT_SCHEMA,
         producer=PRODUCER,
         request_digest=digests.request_digest(run),
-        bundle_digest=run.dataset.expectedDigest,
-        task_digest=run.task.expectedDigest,
-        model_digest=run.model_digest,
+        bundle_digest=executed.bundle,
+        task_digest=executed.task,
+        model_digest=executed.model,
         engine=engine,
         runtime_class=runtime_class,
         runtime_class_id=digests.runtime_class_id(runtime_class),
@@ -237,6 +238,7 @@ def observed_of(
     telemetry: bytes,
     worker_id: str,
     compute_receipt_digest: str,
+    exec_envelope_digest: str,
     enforced: Enforced,
 ) -> Observed:
     """Return the part that differs from run to run."""
@@ -265,10 +267,27 @@ def observed_of(
         telemetry_digest=format_digest(sha256(telemetry)),
         self_check=generation.self_check,
         compute_receipt_digest=compute_receipt_digest,
-        exec_envelope_digest=None,
+        exec_envelope_digest=exec_envelope_digest,
         worker_state_root=generation.worker_state_root,
         worker_id=worker_id,
         host=_host(generation, facts),
+    )
+
+
+def exec_envelope_of(
+    run: InferenceRun, generation: Generation, core: Core, materialised: Materialised
+) -> ExecEnvelope:
+    """Return the envelope of the execution: what it goes back to, and what judges its receipt."""
+    attestation = materialised.source_attestation
+    return exec_envelope(
+        core.model_digest,
+        ExecSandbox(core.sandbox.profile, core.sandbox.profile_digest),
+        ProvenanceChain(
+            digests.run_digest(run),
+            materialised.manifest_digest,
+            None if attestation is None else format_digest(sha256(attestation)),
+        ),
+        ReceiptValidator(PRODUCER, generation.platform.program.version, RECEIPT_SCHEMA_DIGEST),
     )
 
 

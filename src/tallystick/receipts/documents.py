@@ -18,10 +18,12 @@ from tallystick.contracts.bundle import (
 from tallystick.contracts.codec import decode_bytes
 from tallystick.contracts.compute_receipt import SignedReceipt, decode_strict
 from tallystick.contracts.digests import core_digest, observed_digest, receipt_digest_of, receipt_id
+from tallystick.contracts.exec_envelope import ExecEnvelope, read_exec_envelope
 from tallystick.contracts.layout import (
     BUNDLE,
     COMPUTE_RECEIPT,
     ENVELOPES,
+    EXEC,
     MARKER,
     MEMBERS,
     PUBLIC_JSON,
@@ -32,6 +34,7 @@ from tallystick.contracts.layout import (
 from tallystick.contracts.opening import OPENING_BOUNDS, Opening, ReceiptSet
 from tallystick.contracts.public_receipt import PublicReceipt
 from tallystick.contracts.receipt import Receipt
+from tallystick.contracts.request import InferenceRun
 from tallystick.errors import EvidenceError, NothingToVerifyError
 from tallystick.receipts.sealing import Envelope, open_with, parse
 from tallystick.telemetry.log import TelemetryLog, parse_log
@@ -59,6 +62,8 @@ class SetDocuments:
     compute: SignedReceipt
     compute_bytes: bytes = field(repr=False)
     public_json: PublicReceipt
+    execution: ExecEnvelope
+    execution_digest: str
     telemetry: TelemetryLog
     telemetry_digest: str
     envelopes: bytes = field(repr=False)
@@ -109,6 +114,7 @@ def read_documents(
     digest = receipt_digest_of(core, observed_digest(receipt.observed))
     _check_names(marker, set_id, digest)
     compute_bytes = files[COMPUTE_RECEIPT.name(set_id)]
+    execution = files[EXEC.name(set_id)]
     telemetry = files[TELEMETRY.name(set_id)]
     return SetDocuments(
         set_id=set_id,
@@ -119,6 +125,8 @@ def read_documents(
         compute=decode_strict(compute_bytes),
         compute_bytes=compute_bytes,
         public_json=_read_public_json(files, set_id),
+        execution=read_exec_envelope(execution),
+        execution_digest=format_digest(sha256(execution)),
         telemetry=parse_log(telemetry),
         telemetry_digest=format_digest(sha256(telemetry)),
         envelopes=files[ENVELOPES.name(set_id)],
@@ -156,6 +164,24 @@ def _read_bundle(
         bounds=OPENING_BOUNDS,
     )
     return OpenedBundle(envelope, public, private, opening)
+
+
+def opened_request(
+    files: Mapping[str, bytes], key: AuditKey | BundleKey | None
+) -> InferenceRun | None:
+    """Return the run that a set's private half holds, None where it is withheld or locked.
+
+    Nothing is verified: step 1 and step 11 do that. A half that cannot be opened gives None too.
+    """
+    if key is None:
+        return None
+    try:
+        set_id = find_id(files)
+        binding = receipt_binding(files[COMPUTE_RECEIPT.name(set_id)])
+        opened = _read_bundle(files, set_id, binding, key)
+    except (EvidenceError, NothingToVerifyError, KeyError):
+        return None
+    return None if opened is None or opened.opening is None else opened.opening.request
 
 
 def _check_members(marker: ReceiptSet, files: Mapping[str, bytes], set_id: str) -> None:

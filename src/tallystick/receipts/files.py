@@ -12,9 +12,12 @@ from tallystick.attest.auditkeys import read_audit_key, read_bundle_key, write_b
 from tallystick.attest.bundlekeys import AuditKey, BundleKey
 from tallystick.attest.keyfiles import read_public_key
 from tallystick.attest.trust import MAX_POLICY_BYTES, TrustPolicy
+from tallystick.bundles.check import CheckedBundle
+from tallystick.bundles.materialise import of_bundle
 from tallystick.contracts.bundle import decode_public
 from tallystick.contracts.commitments import local_network_id
 from tallystick.contracts.layout import BUNDLE, COMPUTE_RECEIPT, PUBLIC_JSON, STATE, split_name
+from tallystick.contracts.request import InferenceRun
 from tallystick.errors import (
     EvidenceError,
     InputError,
@@ -24,8 +27,10 @@ from tallystick.errors import (
     UsageError,
 )
 from tallystick.receipts.compute_case import BUNDLE_WITHHELD
+from tallystick.receipts.documents import opened_request
 from tallystick.receipts.report import Restoration, Status, VerificationReport
 from tallystick.receipts.sealing import bundle_id, bundle_key_of, open_with, parse
+from tallystick.receipts.steps_match import Parties
 from tallystick.receipts.verify import VerifyContext, failed_report, verify_with
 from tallystick.store.files import read_given, real_directory
 from tallystick.store.sets import (
@@ -84,12 +89,15 @@ class Checks:
 
     ``now`` (aware) None is the current time, and then the compute receipt's window is held against
     the epoch at which its worker verified it; a time that is given holds for the window too.
+    ``bundle`` and ``declared`` are held against what each receipt says was executed.
     """
 
     trust: TrustPolicy | None
     key: AuditKey | BundleKey | None = None
     now: datetime | None = None
     network_id: bytes = field(default_factory=local_network_id)
+    bundle: CheckedBundle | None = None
+    declared: InferenceRun | None = field(default=None, repr=False)
 
     def context(self) -> VerifyContext:
         """Return what the verifier takes."""
@@ -99,7 +107,22 @@ class Checks:
             key=self.key,
             window="bundle" if self.now is None else "now",
             network_id=self.network_id,
+            parties=Parties(self.declared, None if self.bundle is None else of_bundle(self.bundle)),
         )
+
+    def context_for(self, files: Mapping[str, bytes], context: VerifyContext) -> VerifyContext:
+        """Return ``context`` with the prompt that the bundle gives for the set in ``files``.
+
+        Which one that is, the private half says; while it is locked there is no prompt to compare.
+        """
+        run = None if self.bundle is None else opened_request(files, self.key)
+        if run is None or self.bundle is None:
+            return context
+        try:
+            found = of_bundle(self.bundle, run)
+        except InputError:  # it gives none for such a run: step 12 will say that they differ
+            return context
+        return replace(context, parties=replace(context.parties, materialised=found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +155,8 @@ def verify_all(paths: Sequence[Path], checks: Checks) -> VerificationRun:
     """
     if not paths:
         raise UsageError("nothing to verify was named", expected="at least one path")
-    context = checks.context()
     return VerificationRun(
-        tuple(outcome for path in paths for outcome in _verify_path(path, context))
+        tuple(outcome for path in paths for outcome in _verify_path(path, checks))
     )
 
 
@@ -145,10 +167,9 @@ def verify_named(files: NamedFiles, checks: Checks) -> VerificationRun:
     with exact modes. Raises UsageError when the names are not those of one set in one directory.
     """
     location = _location(files)
-    context = checks.context()
     try:
         require_kept_private(location)
-        outcome = _verify_location(files.receipt, location, context, whole=True)
+        outcome = _verify_location(files.receipt, location, checks, whole=True)
     except EvidenceError as error:
         outcome = PathOutcome(files.receipt, failed_report(location.set_id, error), None)
     except (NothingToVerifyError, UnavailableError) as problem:
@@ -180,19 +201,20 @@ def _location(files: NamedFiles) -> SetLocation:
     return SetLocation(directory, set_id)
 
 
-def _verify_path(path: Path, context: VerifyContext) -> Iterator[PathOutcome]:
+def _verify_path(path: Path, checks: Checks) -> Iterator[PathOutcome]:
     try:
         locations = find_sets(path)
     except NothingToVerifyError as problem:
         yield PathOutcome(path, None, problem)
         return
     for location in locations:
-        yield _verify_location(path, location, context)
+        yield _verify_location(path, location, checks)
 
 
 def _verify_location(
-    path: Path, location: SetLocation, context: VerifyContext, *, whole: bool = False
+    path: Path, location: SetLocation, checks: Checks, *, whole: bool = False
 ) -> PathOutcome:
+    context = checks.context()
     try:
         loaded = load_set(location)
         if whole and loaded.withheld:
@@ -202,7 +224,7 @@ def _verify_location(
         untrusted = _without_any_key(loaded.files, location, context)
         if untrusted is not None:
             return PathOutcome(path, None, untrusted)
-        report = verify_with(loaded.files, context)
+        report = verify_with(loaded.files, checks.context_for(loaded.files, context))
         return PathOutcome(path, _restored(report, loaded.files, context), None)
     except EvidenceError as error:
         return PathOutcome(path, failed_report(location.set_id, error), None)

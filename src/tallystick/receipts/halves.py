@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tallystick.contracts.digests import no_bundle_digest
 from tallystick.contracts.receipt import Receipt
 
 
-def proves(receipt: Receipt, units: Literal["derived", "claimed"] = "derived") -> tuple[str, ...]:
+def proves(
+    receipt: Receipt, units: Literal["derived", "claimed"] = "derived", source: str = "missing"
+) -> tuple[str, ...]:
     """Return what follows from ``receipt`` once its set is verified.
 
-    ``units`` says whether the compute units were derived again (step 9), which needs the bundle.
+    ``units`` says whether the compute units were derived again (step 9), which needs the bundle;
+    ``source`` is the status of the source link.
     """
     core, evidence = receipt.core, receipt.core.evidence
     tokens = f"{core.sampled_tokens} tokens after {core.prompt_tokens} prompt tokens"
@@ -21,6 +25,15 @@ def proves(receipt: Receipt, units: Literal["derived", "claimed"] = "derived") -
         f"It names what ran: {engine}; sandbox {core.sandbox.profile}, enforced: {level}.",
         "Receipt and telemetry are, byte for byte, what was signed.",
     ]
+    if core.bundle_digest != no_bundle_digest():
+        lines.append(
+            f"It names what was read: bundle {core.bundle_digest}, task {core.task_digest}."
+        )
+    if source == "verified":
+        lines.append(
+            "A source key that you trust signed the tile set; the signer states that it is that of"
+            " the bundle."
+        )
     if level != "none":
         lines.append(
             f"The signer states that it probed the engine's process, held at level {level}, before"
@@ -46,15 +59,23 @@ def proves(receipt: Receipt, units: Literal["derived", "claimed"] = "derived") -
 
 
 def does_not_prove(
-    receipt: Receipt, units: Literal["derived", "claimed"] = "derived"
+    receipt: Receipt, units: Literal["derived", "claimed"] = "derived", source: str = "missing"
 ) -> tuple[str, ...]:
     """Return what does not follow from ``receipt``, however well its set verifies."""
     core, evidence = receipt.core, receipt.core.evidence
     lines = [
         "That the statement is true: a signer can lie, and only `replay` executes it again.",
         "That the answer is right, or the model unbiased.",
-        "That the input is what its provider published: there is no source attestation.",
     ]
+    if source == "missing":
+        lines.append(
+            "That the input is what its provider published: there is no source attestation."
+        )
+    elif source != "verified":
+        lines.append(
+            "That the input is what its provider published: the source attestation is signed by no"
+            " key that you trust for it."
+        )
     if units == "claimed":
         lines.append(
             f"That it is worth the {core.canonical_compute_units} compute units that it claims:"

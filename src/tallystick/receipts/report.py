@@ -94,7 +94,8 @@ class VerificationReport:
     """The verdict on one set, with the evidence for it.
 
     ``links`` names all three attestations, missing ones as ``missing``. ``egress`` says what is
-    known about the network, in words. ``trust_scope`` is None for a set that does not hold.
+    known about the network, in words. ``match`` names which of declared, materialised and executed
+    were compared, and agreed. ``trust_scope`` is None for a set that does not hold.
     """
 
     set_id: str
@@ -103,6 +104,7 @@ class VerificationReport:
     core_digest: str | None = None
     links: tuple[Link, ...] = ()
     egress: str = ""
+    match: tuple[str, ...] = ()
     trust_scope: TrustScope | None = None
     restoration: Restoration = NOT_RESTORED
     proves: tuple[str, ...] = ()

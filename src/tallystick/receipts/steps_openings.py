@@ -7,6 +7,14 @@ from __future__ import annotations
 
 import base64
 
+from tallystick.bundles.match import (
+    DECLARED,
+    EXECUTED,
+    check_source,
+    declared_by,
+    executed_by,
+    require_match,
+)
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.digests import (
     output_commitment,
@@ -69,9 +77,8 @@ def _check_request(receipt: Receipt, run: InferenceRun) -> None:
     core, observed = receipt.core, receipt.observed
     require_equal("observed.run_id", run.run_id, observed.run_id)
     require_equal("core.model_digest", run.model_digest, core.model_digest)
-    require_equal("request.model.expectedDigest", core.model_digest, run.model.expectedDigest)
-    require_equal("request.dataset.expectedDigest", core.bundle_digest, run.dataset.expectedDigest)
-    require_equal("request.task.expectedDigest", core.task_digest, run.task.expectedDigest)
+    require_match(DECLARED, declared_by(run), EXECUTED, executed_by(core))
+    check_source(run)
     require_equal("core.runtime_class.policy", run.policy, core.runtime_class.policy)
     require_equal("core.sandbox.profile", run.sandbox_profile, core.sandbox.profile)
     if not at_least(observed.enforcement_level, run.enforcement):

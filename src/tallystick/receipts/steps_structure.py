@@ -9,8 +9,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from tallystick.contracts.digests import runtime_class_id, sandbox_profile_digest
+from tallystick.contracts.digests import (
+    no_bundle_digest,
+    runtime_class_id,
+    sandbox_profile_digest,
+)
+from tallystick.contracts.exec_envelope import RECEIPT_SCHEMA_DIGEST
 from tallystick.contracts.receipt import Core, Observed
+from tallystick.contracts.request import PRODUCER
 from tallystick.contracts.runtime import ROW_CLASS, RowClass
 from tallystick.contracts.sandbox_profile import NO_SANDBOX
 from tallystick.errors import EvidenceError
@@ -31,6 +37,7 @@ def check_structure(documents: SetDocuments) -> str:
         check_observed(observed)
     _check_sandbox(core, observed)
     _check_worker_root(core, observed)
+    _check_execution(documents)
     _check_telemetry(documents)
     return f"every file named by the marker, {len(documents.telemetry.rows)} telemetry events"
 
@@ -137,8 +144,7 @@ def _check_residency(observed: Observed) -> None:
 
 
 def _check_absent_parts(observed: Observed) -> None:
-    # A digest of something that is not in the set could not be checked, so it is no evidence.
-    require_equal("observed.exec_envelope_digest", None, observed.exec_envelope_digest)
+    # What is not in the set could not be checked, so it is no evidence.
     require_equal("observed.gpu_memory", None, observed.gpu_memory)
 
 
@@ -187,6 +193,62 @@ def _check_worker_root(core: Core, observed: Observed) -> None:
             "observed.worker_state_root is the core's root",
             expected="a root that is bound to the worker's credential",
             found=own,
+        )
+
+
+def _check_execution(documents: SetDocuments) -> None:
+    """The execution envelope is the one that the receipt names, and about this very receipt."""
+    core, observed = documents.receipt.core, documents.receipt.observed
+    envelope = documents.execution
+    chain, validator = envelope.provenance_chain, envelope.receipt_validator
+    bundled = core.bundle_digest != no_bundle_digest()
+    for field, expected, found in (
+        (
+            "observed.exec_envelope_digest",
+            documents.execution_digest,
+            observed.exec_envelope_digest,
+        ),
+        ("execution envelope: model_digest", core.model_digest, envelope.model_digest),
+        (
+            "execution envelope: sandbox_profile.name",
+            core.sandbox.profile,
+            envelope.sandbox_profile.name,
+        ),
+        (
+            "execution envelope: sandbox_profile.digest",
+            core.sandbox.profile_digest,
+            envelope.sandbox_profile.digest,
+        ),
+        (
+            "execution envelope: provenance_chain.run_digest",
+            observed.run_digest,
+            chain.run_digest,
+        ),
+        ("execution envelope: receipt_validator.name", PRODUCER, validator.name),
+        (
+            "execution envelope: receipt_validator.schema_digest",
+            RECEIPT_SCHEMA_DIGEST,
+            validator.schema_digest,
+        ),
+    ):
+        require_equal(field, expected, found)
+    if (core.task_digest != no_bundle_digest()) is not bundled:
+        raise EvidenceError(
+            "core.task_digest is not what the other fields say",
+            expected="a task exactly with a bundle",
+            found=core.task_digest,
+        )
+    if (chain.manifest_digest is not None) is not bundled:
+        raise EvidenceError(
+            "execution envelope: provenance_chain.manifest_digest is not what the core says",
+            expected="a digest exactly with a bundle",
+            found=chain.manifest_digest or "null",
+        )
+    if chain.source_attestation_digest is not None and not bundled:
+        raise EvidenceError(
+            "execution envelope: provenance_chain.source_attestation_digest has no bundle",
+            expected="null",
+            found=chain.source_attestation_digest,
         )
 
 

@@ -39,8 +39,9 @@ from tallystick.receipts.report import (
     VerificationReport,
 )
 from tallystick.receipts.steps_attestation import Attested, check_attestations
+from tallystick.receipts.steps_match import Parties
 from tallystick.receipts.steps_openings import check_openings
-from tallystick.receipts.steps_structure import check_structure
+from tallystick.receipts.steps_structure import check_structure, require_equal
 
 STRUCTURE: Final = 1
 UNITS: Final = 9
@@ -58,6 +59,7 @@ class VerifyContext:
     ``embedded_local_snapshot``. ``key`` opens the bundle. ``now`` (aware) is when it is verified;
     the compute receipt's window is held against it only with ``window`` "now", else against the
     epoch at which its worker verified it. ``network_id`` is the network whose receipts count.
+    ``parties`` are held against the receipt in step 12.
     """
 
     trust: TrustPolicy | None
@@ -65,6 +67,7 @@ class VerifyContext:
     key: AuditKey | BundleKey | None = None
     window: Literal["bundle", "now"] = "bundle"
     network_id: bytes = field(default_factory=local_network_id)
+    parties: Parties = field(default_factory=Parties)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,10 @@ def _run_steps(files: Mapping[str, bytes], set_id: str, context: VerifyContext) 
                 step = _openings(case, documents)
             elif number == ATTESTATIONS:
                 attested = check_attestations(
-                    documents, _trust(documents, context), now=context.now
+                    documents,
+                    _trust(documents, context),
+                    now=context.now,
+                    parties=context.parties,
                 )
                 step = Step(number, Status.PASSED, attested.detail)
             elif number == CORE:
@@ -208,6 +214,12 @@ def _core(case: ComputeCase, documents: SetDocuments) -> Step:
     """13 the compute receipt against the core, and the public metadata against both."""
     step = _compute_step(CORE, case)
     bundle = documents.bundle
+    if bundle is not None:
+        require_equal(
+            "execution envelope: receipt_validator.version",
+            case.facts(bundle.public).platform.program.version,
+            documents.execution.receipt_validator.version,
+        )
     names = PublicNames(
         None if bundle is None else bundle.envelope.bundle_id, documents.receipt_digest
     )
@@ -247,7 +259,8 @@ def _report(set_id: str, outcome: _Outcome, context: VerifyContext) -> Verificat
         core_digest=documents.core_digest,
         links=attested.links,
         egress=attested.egress,
+        match=attested.match,
         trust_scope=scope,
-        proves=proves(receipt, units),
-        does_not_prove=does_not_prove(receipt, units),
+        proves=proves(receipt, units, attested.links[0].status),
+        does_not_prove=does_not_prove(receipt, units, attested.links[0].status),
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
+from tallystick.attest.source import require_about
+from tallystick.bundles.check import CheckedBundle
+from tallystick.bundles.match import Materialised, check_source, names_bundle
+from tallystick.bundles.materialise import find_bundle, materialise
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL
-from tallystick.errors import InputError
-from tallystick.receipts.build_parts import require_plain_run
+from tallystick.errors import EvidenceError, InputError
 from tallystick.worker.request import check_text
 
 
@@ -17,7 +22,10 @@ def check_declared(run: InferenceRun, now: datetime | None = None) -> None:
     ``now`` (aware) None is the current time. Raises InputError naming the field; texts are never
     shown.
     """
-    require_plain_run(run)
+    try:
+        check_source(run)
+    except EvidenceError as error:
+        raise InputError.of(error) from None
     if run.model_digest != run.model.expectedDigest:
         raise InputError(
             "the run declares two models: model_digest is not model.expectedDigest",
@@ -34,6 +42,27 @@ def check_declared(run: InferenceRun, now: datetime | None = None) -> None:
     check_text("run's prompt", run.prompt)
     if run.chat is not None and run.chat.system is not None:
         check_text("run's system message", run.chat.system)
+
+
+def materialised_for(run: InferenceRun | None, directories: Sequence[Path]) -> Materialised | None:
+    """Return what is on disk of the bundle that ``run`` declares, held against it; None without.
+
+    A source attestation has to be about this very tile set; whose it is, a verifier says. Raises
+    InputError when the bundle is in none of ``directories``, EvidenceError when it is not what it
+    or the run declares.
+    """
+    if run is None or not names_bundle(run):
+        return None
+    bundle = find_bundle(run.dataset.expectedDigest, directories)
+    check_attested(bundle)
+    return materialise(run, bundle)
+
+
+def check_attested(bundle: CheckedBundle) -> None:
+    """Raise EvidenceError when a bundle's source attestation is not about its tile set."""
+    imagery = bundle.manifest.imagery
+    if bundle.source_attestation is not None and imagery is not None:
+        require_about(bundle.source_attestation, bundle.tile_set_digest, imagery.license)
 
 
 def _check_time(run: InferenceRun, now: datetime) -> None:

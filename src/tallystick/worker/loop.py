@@ -291,6 +291,7 @@ class Worker:
             audit_key=_path(settings.audit_key),
             home=self._home,
             templates=self._templates,
+            bundles=tuple(map(Path, settings.bundles or ())),
         )
 
         def look(what: str, done: int, total: int) -> None:

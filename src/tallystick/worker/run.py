@@ -16,6 +16,7 @@ from tallystick.attest.auditkeys import (
 from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keyfiles import commit_key, default_key
 from tallystick.attest.keys import SigningKey
+from tallystick.bundles.match import Materialised, no_bundle
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.manifest_parts import ModelProfile
 from tallystick.contracts.receipt import Receipt
@@ -43,7 +44,7 @@ from tallystick.models.registry import ModelFile, open_model, resolve
 from tallystick.receipts.build import SealedSet, SetInputs, finish_set, seal_set
 from tallystick.store.artifacts import OutputPlace, prepare, prepare_under
 from tallystick.store.home import home as default_home
-from tallystick.worker.declared import check_declared
+from tallystick.worker.declared import check_declared, materialised_for
 from tallystick.worker.execute import (
     Executed,
     Prepared,
@@ -99,7 +100,8 @@ class Place:
 
     ``output_dir`` is new or empty and gets the set itself; else a folder named by its id is made
     in ``receipts``, or in the data folder's receipts. With ``templates`` the run's child is forked
-    by one of them, and not started afresh.
+    by one of them, and not started afresh. ``bundles`` are the directories in which the bundle of a
+    run is looked for, by its digest.
     """
 
     output_dir: Path | None = None
@@ -108,6 +110,7 @@ class Place:
     audit_key: Path | None = None
     home: Path | None = None
     templates: Templates | None = None
+    bundles: tuple[Path, ...] = ()
 
 
 def run(
@@ -165,7 +168,9 @@ def run_declared(
     """Execute a declared run; the rest is as for :func:`run`. ``show`` None shows nobody anything.
 
     ``guard`` is called with what is to be written when everything is signed, right before: what it
-    raises leaves no set. Raises InputError also when the model is not the declared one.
+    raises leaves no set. Raises InputError also when the model is not the declared one or the
+    bundle is not in ``place``, EvidenceError when the bundle is not what it or the run declares; no
+    model has been loaded then.
     """
     options = RunOptions(prompt=declared.prompt, policy=declared.policy, threads=threads)
     order = DeclaredOrder(declared, options)
@@ -195,6 +200,8 @@ class _Sealed:
 
 def _run(model: str, order: Order, where: Place, show: Show, guard: Guard = no_guard) -> RunResult:
     order.require_sound()
+    # Before anything is made, and long before a model is loaded.
+    bundle = materialised_for(order.request, where.bundles)
     home = where.home or default_home()
     if where.output_dir is not None:
         require_apart(home, where.output_dir)
@@ -202,7 +209,7 @@ def _run(model: str, order: Order, where: Place, show: Show, guard: Guard = no_g
     audit = _existing_audit_key(where.audit_key, home, where.output_dir)
     with _claim(where, home) as place:
         keys = _Keys(existing_key(where.signer, home), audit)
-        sealed = _sealed(model, order, where, place.directory, keys, show)
+        sealed = _sealed(model, order, bundle, where, place.directory, keys, show)
         # From here on the answer is all that is held of what the run read, wrote and drew.
         record = record_in(place.directory)
         built = finish_set(sealed.contents, sealed.signer, sealed.audit, record)
@@ -225,7 +232,13 @@ def _run(model: str, order: Order, where: Place, show: Show, guard: Guard = no_g
 
 
 def _sealed(
-    model: str, order: Order, where: Place, directory: Path, keys: _Keys, show: Show
+    model: str,
+    order: Order,
+    bundle: Materialised | None,
+    where: Place,
+    directory: Path,
+    keys: _Keys,
+    show: Show,
 ) -> _Sealed:
     """Settle, execute and seal; whatever is private is gone on return, but for the answer."""
     home = where.home or default_home()
@@ -245,7 +258,7 @@ def _sealed(
         executed = execute(settled, opened, prepared, show, where.templates)
     # Made now that there is something to seal.
     audit, made = (keys.audit, False) if keys.audit else default_audit_key(home, directory)
-    inputs = _inputs(settled, prepared, executed)
+    inputs = _inputs(settled, prepared, executed, bundle or no_bundle(chosen.digest))
     return _Sealed(
         contents=seal_set(inputs, settled.papers.sealing(audit), signer),
         output=base64.b64decode(executed.generation.output),
@@ -272,7 +285,9 @@ def _declared(order: Order, model: ModelFile, home: Path) -> tuple[InferenceRun,
     return run, declared_profile(run, order.options.sandbox)
 
 
-def _inputs(settled: Settled, prepared: Prepared, executed: Executed) -> SetInputs:
+def _inputs(
+    settled: Settled, prepared: Prepared, executed: Executed, materialised: Materialised
+) -> SetInputs:
     runtime = Runtime(
         settled.engine.build,
         prepared.runtime_class,
@@ -288,6 +303,7 @@ def _inputs(settled: Settled, prepared: Prepared, executed: Executed) -> SetInpu
         papers=settled.papers.papers,
         facts=executed.facts,
         telemetry=executed.telemetry,
+        materialised=materialised,
         audit=executed.audit,
     )
 

@@ -27,8 +27,10 @@ class WorkerSettings:
 
     ``queue`` and ``receipts`` None are those of the data folder. ``spool`` is a folder whose files
     are submitted. ``models`` are names, or paths (with a separator); None: every model of the data
-    folder. ``run_seconds`` bounds one run, ``grace_seconds`` what a run gets to finish once the
-    worker is told to stop. ``health`` is a file that is rewritten every few seconds.
+    folder. ``bundles`` are directories, among which a run's bundle is found by its digest; one that
+    is missing is passed over. ``run_seconds`` bounds one run, ``grace_seconds`` what a run gets to
+    finish once the worker is told to stop. ``health`` is a file that is rewritten every few
+    seconds.
     """
 
     schema: Annotated[str, OneOf((WORKER_SCHEMA,))]
@@ -36,6 +38,7 @@ class WorkerSettings:
     receipts: LongText | None
     spool: LongText | None
     models: Annotated[tuple[LongText, ...], MaxLength(256)] | None
+    bundles: Annotated[tuple[LongText, ...], MaxLength(256)] | None
     key: LongText | None
     audit_key: LongText | None
     health: LongText | None
@@ -52,6 +55,7 @@ DEFAULTS: Final = WorkerSettings(
     receipts=None,
     spool=None,
     models=None,
+    bundles=None,
     key=None,
     audit_key=None,
     health=None,
@@ -91,7 +95,7 @@ def _placed(settings: WorkerSettings, folder: Path) -> WorkerSettings:
     def place(text: str | None) -> str | None:
         return None if text is None else str(folder / user_path(text))
 
-    models = settings.models
+    models, bundles = settings.models, settings.bundles
     return replace(
         settings,
         queue=place(settings.queue),
@@ -99,6 +103,7 @@ def _placed(settings: WorkerSettings, folder: Path) -> WorkerSettings:
         spool=place(settings.spool),
         # What has a separator is a path, as everywhere a model is named.
         models=models and tuple(str(folder / user_path(m)) if os.sep in m else m for m in models),
+        bundles=bundles and tuple(str(folder / user_path(name)) for name in bundles),
         key=place(settings.key),
         audit_key=place(settings.audit_key),
         health=place(settings.health),

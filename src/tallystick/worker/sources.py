@@ -23,6 +23,11 @@ class OwnOrder:
 
     options: RunOptions
 
+    @property
+    def request(self) -> None:
+        """There is no declaration before the model is known."""
+        return None
+
     def require_sound(self) -> None:
         """Raise UsageError or InputError for what no model could make good."""
         check_options(self.options)
@@ -45,6 +50,11 @@ class TicketOrder:
 
     ticket: Ticket
     options: RunOptions
+
+    @property
+    def request(self) -> InferenceRun:
+        """The run as its scheduler declared it."""
+        return self.ticket.request
 
     def require_sound(self) -> None:
         """Raise InputError for a ticket that no worker and no model could make good."""
@@ -80,6 +90,11 @@ class DeclaredOrder:
 
     run: InferenceRun
     options: RunOptions
+
+    @property
+    def request(self) -> InferenceRun:
+        """The run as it was declared."""
+        return self.run
 
     def require_sound(self) -> None:
         """Raise InputError for a run that no model could make good."""

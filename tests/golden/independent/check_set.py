@@ -27,6 +27,7 @@ from tests.golden.independent.basics import (
 )
 from tests.golden.independent.core import (
     check_envelope,
+    check_execution,
     check_opening,
     check_telemetry,
     read_core,
@@ -40,8 +41,8 @@ Files = Mapping[str, bytes]
 STATE = "palw-state.sqlite3"
 MEMBERS = (
     (".palw", "public"), (".json", "public"), (".geoai.json", "public"),
-    (".telemetry.jsonl", "public"), (".intoto.jsonl", "public"), (".palw.bundle", "private"),
-    ("", "private"),
+    (".exec.json", "public"), (".telemetry.jsonl", "public"), (".intoto.jsonl", "public"),
+    (".palw.bundle", "private"), ("", "private"),
 )  # fmt: skip
 #: layer, position -> the bytes of a row of states.
 Rows = Callable[[int, int], bytes]
@@ -55,6 +56,7 @@ def check_set(files: Files, audit_key: bytes, trusted: bytes, rows: Rows | None 
     members = _members(files)
     receipt = read_core(members[".geoai.json"])
     same("1: the set's id", receipt["id"], members["id"])
+    execution = check_execution(members[".exec.json"], receipt)
     check_telemetry(members[".telemetry.jsonl"], receipt)
     body = receipts.read_receipt(members[".palw"])
     found = {"receipt": receipt, "body": body, **_bundle(members[".palw.bundle"], body, audit_key)}
@@ -64,8 +66,10 @@ def check_set(files: Files, audit_key: bytes, trusted: bytes, rows: Rows | None 
     check_manifest(found)
     check_evidence(found)
     check_openings(found)
-    check_envelope(members[".intoto.jsonl"], receipt, trusted)
+    check_envelope(members[".intoto.jsonl"], receipt, execution, trusted)
     check_core(found, file_digest(members[".palw"]))
+    version = found["manifest"]["facts"]["platform"]["program"]["version"]
+    same("13: receipt_validator.version", version, execution["receipt_validator"]["version"])
     public.check_public(members[".json"], body, receipt, found)
     state.restore(members[""], accepted(found, members[".palw"]))
     if rows is not None:

@@ -22,7 +22,14 @@ from tests.golden.independent.basics import (
     signed,
     text,
 )
-from tests.golden.independent.documents import canonical, document, jcs, milliseconds, parse
+from tests.golden.independent.documents import (
+    SCHEMAS,
+    canonical,
+    document,
+    jcs,
+    milliseconds,
+    parse,
+)
 from tests.golden.independent.evidence import STATE_COMMITTED
 from tests.golden.independent.receipts import LEVELS, required_level
 from tests.golden.independent.state import leaf_count
@@ -103,7 +110,6 @@ def _check_observed(core: Any, observed: Any) -> None:
         "evictions": "0",
         "prefetch_hits": "0",
         "prefetch_misses": "0",
-        "exec_envelope_digest": None,
         "gpu_memory": None,
     }
     for name, value in fixed.items():
@@ -111,6 +117,26 @@ def _check_observed(core: Any, observed: Any) -> None:
     own, common = observed["worker_state_root"], core["evidence"]["state_root"]
     same("1: observed.worker_state_root", common is None, own is None)
     require(own is None or own != common, "1: observed.worker_state_root is the core's")
+
+
+def check_execution(data: bytes, receipt: Fields) -> Fields:
+    """The execution envelope: documents.md#execenvelope, receipt.md#rules-between-fields."""
+    found: Fields = document("exec-envelope", data, 64 << 10)
+    core, observed = receipt["core"], receipt["observed"]
+    chain, validator = found["provenance_chain"], found["receipt_validator"]
+    sandbox = {"name": core["sandbox"]["profile"], "digest": core["sandbox"]["profile_digest"]}
+    same("1: observed.exec_envelope_digest", file_digest(data), observed["exec_envelope_digest"])
+    same("1: exec: model_digest", core["model_digest"], found["model_digest"])
+    same("1: exec: sandbox_profile", sandbox, found["sandbox_profile"])
+    same("1: exec: run_digest", observed["run_digest"], chain["run_digest"])
+    same("1: exec: the validator", "tallystick", validator["name"])
+    schema = file_digest((SCHEMAS / "receipt.schema.json").read_bytes())
+    same("1: exec: the receipt's schema", schema, validator["schema_digest"])
+    bundled = core["bundle_digest"] != NO_BUNDLE
+    same("1: core.task_digest", bundled, core["task_digest"] != NO_BUNDLE)
+    same("1: exec: manifest_digest", bundled, chain["manifest_digest"] is not None)
+    require(bundled or chain["source_attestation_digest"] is None, "1: exec: source_attestation")
+    return found
 
 
 def check_telemetry(data: bytes, receipt: Fields) -> None:
@@ -191,6 +217,8 @@ def _check_declared(receipt: Fields, run: Any) -> None:
         "model_digest": (run["model_digest"], core["model_digest"]),
         "model": (core["model_digest"], run["model"]["expectedDigest"]),
         "dataset": (core["bundle_digest"], run["dataset"]["expectedDigest"]),
+        "prompt_path": (core["bundle_digest"] == NO_BUNDLE, run["prompt_path"] is None),
+        "tile": (run["split"] is None, run["tile"] is None),
         "task": (core["task_digest"], run["task"]["expectedDigest"]),
         "policy": (run["policy"], core["runtime_class"]["policy"]),
         "sandbox_profile": (run["sandbox_profile"], core["sandbox"]["profile"]),
@@ -268,10 +296,16 @@ def statement(receipt: Fields) -> bytes:
     )
 
 
-def check_envelope(data: bytes, receipt: Fields, key: bytes) -> None:
-    """Step 12: one envelope, signed by ``key``, about exactly this receipt."""
-    require(data.endswith(b"\n") and data.count(b"\n") == 1, "12: one envelope")
-    envelope = parse(data[:-1], 1 << 20)
+def check_envelope(data: bytes, receipt: Fields, execution: Fields, key: bytes) -> None:
+    """Step 12: an envelope signed by ``key``, about exactly this receipt, and the source's."""
+    named = execution["provenance_chain"]["source_attestation_digest"]
+    due = 1 if named is None else 2
+    require(data.endswith(b"\n") and data.count(b"\n") == due, "12: the envelopes")
+    lines = data[:-1].split(b"\n")
+    if named is not None:
+        same("12: the source attestation", named, file_digest(lines[-1]))
+        check_source(lines[-1])
+    envelope = parse(lines[0], 1 << 20)
     require({"payloadType", "payload", "signatures"} <= {*envelope}, "12: an envelope")
     same("12: payloadType", PAYLOAD_TYPE, envelope["payloadType"])
     payload = _decoded(envelope["payload"])
@@ -284,6 +318,35 @@ def check_envelope(data: bytes, receipt: Fields, key: bytes) -> None:
     require(any(signed(key, each, pae) for each in signatures), "12: the signature")
     canonical(payload, 64 << 10)
     same("12: the statement", statement(receipt), payload)
+
+
+def check_source(line: bytes) -> None:
+    """attestations.md#source-statement: it agrees with itself; whose it is, is not looked at."""
+    envelope = parse(line, 1 << 20)
+    same("12: source: payloadType", PAYLOAD_TYPE, envelope["payloadType"])
+    statement = canonical(_decoded(envelope["payload"]), 512 << 10)
+    same("12: source: its keys", STATEMENT_KEYS, {*statement})
+    same("12: source: predicateType", SOURCE_TYPE, statement["predicateType"])
+    (subject,) = statement["subject"]
+    listed = statement["predicate"]["digests"]
+    if listed is not None:
+        paths = [each["path"].encode() for each in listed]
+        require(bool(paths) and paths == sorted({*paths}), "12: source: the order")
+        parts = (
+            part
+            for path, each in zip(paths, listed, strict=True)
+            for part in (
+                path,
+                int(each["size"]).to_bytes(8, "little"),
+                bytes.fromhex(each["sha256"]),
+            )
+        )
+        digest = h("tallystick.tile-set", *parts).hex()
+        same("12: source: the tile set", digest, subject["digest"]["tallystickTileSet"])
+
+
+STATEMENT_KEYS = {"_type", "subject", "predicateType", "predicate"}
+SOURCE_TYPE = "tag:tallystick,2026:source/v1"
 
 
 def _decoded(value: str) -> bytes:

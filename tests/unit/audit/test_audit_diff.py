@@ -36,6 +36,7 @@ def test_two_runs_of_one_request_differ_only_in_what_was_observed() -> None:
         "observed.run_digest",
         "observed.run_id",
         "observed.rss.after",
+        "observed.exec_envelope_digest",
     ]
     assert (result.differences[2].left, result.differences[2].right) == ("4096", "9")
 

@@ -31,9 +31,9 @@ EXAMPLES = (*every_example(), *manifest_documents(), example_report())
 # Moving one of these is a new contract: docs/adr/0019-pinned-schemas.md.
 PINNED = {
     "dac.manifest/v2": "41c42b8976892b27d4f928f5c35dbc9dcdc55cd505525d13bf3e703c274a0385",
-    "dac.InferenceRun": "683db382c2ce582525f6edecee52e06b9569b19d3a0f549b42bd8bd2cddc6d4a",
+    "dac.InferenceRun": "18cc165c2da723404e99cddd9285c93400edd9674e46c0e1df56f21835ae3704",
     "dac.zero-claw-exec/v1": "98caac90be2d907d3ae979b9bb5f6e3a81e36d58d48df55830395500869466ff",
-    "geoai.receipt/v1alpha1": "1de87e0d6e1f039ec2930e462d4e39f25c64b9760fba06b8298ee337d654f60d",
+    "geoai.receipt/v1alpha1": "1e32859a424c6bcdb7602bbf06e1deaeb6451d2bf0fa035c6359b50dbe08249e",
 }
 DOCUMENTS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "spec" / "documents.md"
 

@@ -11,7 +11,7 @@ from tallystick.contracts import digests
 from tallystick.contracts.compute_receipt import epoch_of
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.request import ExpectedDigest
-from tallystick.errors import InputError, RunFailedError, SandboxError
+from tallystick.errors import EvidenceError, RunFailedError, SandboxError
 from tallystick.receipts.build_parts import require_open_windows, timestamp
 from tallystick.receipts.steps_structure import timestamp_ns
 from tallystick.receipts.verify import verify_set
@@ -45,12 +45,13 @@ def test_a_built_set_verifies() -> None:
         ".palw",
         ".json",
         ".geoai.json",
+        ".exec.json",
         ".telemetry.jsonl",
         ".intoto.jsonl",
         ".palw.bundle",
         "palw-state.sqlite3",
     ]
-    assert [member.visibility for member in built.members] == ["public"] * 5 + ["private"] * 2
+    assert [member.visibility for member in built.members] == ["public"] * 6 + ["private"] * 2
 
 
 @pytest.mark.parametrize(
@@ -135,8 +136,9 @@ def test_no_receipt_claims_a_sandbox_that_was_not_there(changes: dict[str, Any])
 
 
 @pytest.mark.parametrize("field", ["dataset", "task"])
-def test_a_declared_bundle_is_refused(field: str) -> None:
-    with pytest.raises(InputError):
+def test_a_declared_bundle_that_was_not_there_gives_no_set(field: str) -> None:
+    name = "bundle" if field == "dataset" else field
+    with pytest.raises(EvidenceError, match=f"three-way match: the {name} digest"):
         make_set(make_run(**{field: ExpectedDigest(fake_digest("bundle"))}))
 
 
@@ -169,13 +171,21 @@ def test_a_result_that_contradicts_itself_gives_no_set(changes: dict[str, Any], 
         ({"seed": 1}, "seed"),
         ({"temperature": "0.5"}, "seed"),
         ({"policy": "sequential"}, "policy"),
-        ({"model_digest": fake_digest("other")}, "core.model_digest"),
         ({"expires_at": "2026-11-30T00:53:20.029Z"}, "expired"),
     ],
 )
 def test_a_result_of_another_request_gives_no_set(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(RunFailedError, match=field):
         make_set(make_run(**changes), manifest=make_manifest())
+
+
+def test_a_run_of_another_model_gives_no_set() -> None:
+    other = fake_digest("other")
+    with pytest.raises(EvidenceError, match="three-way match: the model digest"):
+        make_set(make_run(model_digest=other), manifest=make_manifest())
+    run = make_run(model_digest=other, model=ExpectedDigest(other))
+    with pytest.raises(RunFailedError, match=r"core\.model_digest"):
+        make_set(run, manifest=make_manifest())
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tallystick.contracts.codec import decode
 from tallystick.contracts.layout import (
     BUNDLE,
     ENVELOPES,
+    EXEC,
     MARKER,
     MEMBERS,
     RECEIPT,
@@ -441,6 +442,7 @@ SWAPPED = {
     ".palw": 1,  # the bundle is sealed for another one
     ".json": 13,
     ".geoai.json": 1,
+    ".exec.json": 1,
     ".telemetry.jsonl": 1,
     ".intoto.jsonl": 12,
     ".palw.bundle": 1,
@@ -460,7 +462,7 @@ def test_files_swapped_between_two_sets_fail(kind: MemberKind) -> None:
                 step = failing_step(forger.with_member(kind, foreign.data(kind)))
                 same_compute_receipt = kind is BUNDLE and foreign is other
                 assert step == (11 if same_compute_receipt else SWAPPED[kind.suffix])
-    assert again.data(kind) != forger.data(kind) or kind is TELEMETRY
+    assert again.data(kind) != forger.data(kind) or kind in (EXEC, TELEMETRY)
 
 
 def test_a_whole_compute_receipt_of_another_run_fails_against_the_receipt() -> None:

@@ -168,7 +168,7 @@ def test_what_is_refused_before_a_model_is_looked_for(bench: Bench) -> None:
     assert bench.ran == 0
     assert {turn.outcome for turn in bench.turns} == {"failed"}
     reasons = " ".join(turn.reason or "" for turn in bench.turns)
-    for words in ("has expired", "two models", "seed", "dataset bundle"):
+    for words in ("has expired", "two models", "seed", "a bundle without a task"):
         assert words in reasons
 
 
