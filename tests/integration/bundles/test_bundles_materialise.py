@@ -125,10 +125,7 @@ TOUCHES: dict[str, Callable[[Path], object]] = {
     ),
     "a file more": lambda place: (place / "data/more").write_bytes(b""),
     "a file less": lambda place: (place / "data/empty").unlink(),
-    "a link": lambda place: (
-        (place / "data/empty").unlink(),
-        (place / "data/empty").symlink_to("/dev/null"),
-    ),
+    "a link": lambda place: (place / "data/link").symlink_to("/dev/null"),
 }
 
 
