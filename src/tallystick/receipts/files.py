@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tallystick.attest.auditkeys import read_audit_key, read_bundle_key, write_bundle_key
 from tallystick.attest.bundlekeys import AuditKey, BundleKey
 from tallystick.attest.keyfiles import read_public_key
 from tallystick.attest.trust import MAX_POLICY_BYTES, TrustPolicy
-from tallystick.bundles.check import CheckedBundle
-from tallystick.bundles.materialise import of_bundle
 from tallystick.contracts.bundle import decode_public
 from tallystick.contracts.commitments import local_network_id
 from tallystick.contracts.layout import BUNDLE, COMPUTE_RECEIPT, PUBLIC_JSON, STATE, split_name
@@ -42,6 +41,10 @@ from tallystick.store.sets import (
 )
 from tallystick.store.state.entry import entry_of
 from tallystick.store.state.restore import restore_accepted
+
+if TYPE_CHECKING:
+    from tallystick.bundles.check import CheckedBundle
+    from tallystick.bundles.match import Materialised
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +110,16 @@ class Checks:
             key=self.key,
             window="bundle" if self.now is None else "now",
             network_id=self.network_id,
-            parties=Parties(self.declared, None if self.bundle is None else of_bundle(self.bundle)),
+            parties=Parties(self.declared, self._materialised(None)),
         )
+
+    def _materialised(self, run: InferenceRun | None) -> Materialised | None:
+        if self.bundle is None:
+            return None
+        # Who compares no bundle needs nothing of what reads one.
+        from tallystick.bundles.materialise import of_bundle
+
+        return of_bundle(self.bundle, run)
 
     def context_for(self, files: Mapping[str, bytes], context: VerifyContext) -> VerifyContext:
         """Return ``context`` with the prompt that the bundle gives for the set in ``files``.
@@ -116,10 +127,10 @@ class Checks:
         Which one that is, the private half says; while it is locked there is no prompt to compare.
         """
         run = None if self.bundle is None else opened_request(files, self.key)
-        if run is None or self.bundle is None:
+        if run is None:
             return context
         try:
-            found = of_bundle(self.bundle, run)
+            found = self._materialised(run)
         except InputError:  # it gives none for such a run: step 12 will say that they differ
             return context
         return replace(context, parties=replace(context.parties, materialised=found))
