@@ -80,16 +80,20 @@ if TYPE_CHECKING:
     )
     from tallystick.receipts.inspect import ReceiptSummary, inspect_receipt
     from tallystick.receipts.report import Link, Status, Step, VerificationReport
+    from tallystick.receipts.steps_match import Parties
     from tallystick.receipts.verify import VerifyContext, verify_set, verify_with
     from tallystick.store.sets import LoadedSet, read_receipt, read_set
+    from tallystick.worker.attesting import AttestedSource, attest_source, verify_source
     from tallystick.worker.keys import ShownKey, SignerChoice, show_key
     from tallystick.worker.order import PlacedOrder, place_order
     from tallystick.worker.papers import read_ticket
     from tallystick.worker.request import RunOptions
     from tallystick.worker.run import Place, RunResult, run, run_ticket
+    from tallystick.worker.tiles import run_bundle
 
 __all__ = [
     "AcceptedFile",
+    "AttestedSource",
     "Calibration",
     "CheckedBundle",
     "Checks",
@@ -117,6 +121,7 @@ __all__ = [
     "NamedFiles",
     "ObserveOptions",
     "ObservedRun",
+    "Parties",
     "PastLease",
     "PathOutcome",
     "Place",
@@ -154,6 +159,7 @@ __all__ = [
     "VerifyContext",
     "add_model",
     "add_normalised_model",
+    "attest_source",
     "calibrate_model",
     "check_bundle",
     "check_model",
@@ -186,6 +192,7 @@ __all__ = [
     "read_transcript",
     "replay",
     "run",
+    "run_bundle",
     "run_ticket",
     "show_key",
     "snapshot_bundle",
@@ -194,6 +201,7 @@ __all__ = [
     "verify_named",
     "verify_paths",
     "verify_set",
+    "verify_source",
     "verify_with",
     "write_key",
     "write_runs",
@@ -202,6 +210,7 @@ __all__ = [
 # Where each name lives: its module, and its name there where that differs.
 _HOMES: Final = {
     "AcceptedFile": "tallystick.queues.spool",
+    "AttestedSource": "tallystick.worker.attesting",
     "Calibration": "tallystick.contracts.model",
     "CheckedBundle": "tallystick.bundles.check",
     "Checks": "tallystick.receipts.files",
@@ -229,6 +238,7 @@ _HOMES: Final = {
     "NamedFiles": "tallystick.receipts.files",
     "ObserveOptions": "tallystick.execution.observe",
     "ObservedRun": "tallystick.execution.observe",
+    "Parties": "tallystick.receipts.steps_match",
     "PastLease": "tallystick.queues.port",
     "PathOutcome": "tallystick.receipts.files",
     "Place": "tallystick.worker.run",
@@ -266,6 +276,7 @@ _HOMES: Final = {
     "VerifyContext": "tallystick.receipts.verify",
     "add_model": "tallystick.models.add:add",
     "add_normalised_model": "tallystick.models.add:add_normalised",
+    "attest_source": "tallystick.worker.attesting",
     "calibrate_model": "tallystick.execution.calibrate_model",
     "check_bundle": "tallystick.bundles.check",
     "check_model": "tallystick.models.check:check",
@@ -298,6 +309,7 @@ _HOMES: Final = {
     "read_transcript": "tallystick.evidence.observer.reader",
     "replay": "tallystick.audit.replay",
     "run": "tallystick.worker.run",
+    "run_bundle": "tallystick.worker.tiles",
     "run_ticket": "tallystick.worker.run",
     "show_key": "tallystick.worker.keys",
     "snapshot_bundle": "tallystick.bundles.snapshot:snapshot",
@@ -306,6 +318,7 @@ _HOMES: Final = {
     "verify_named": "tallystick.receipts.files",
     "verify_paths": "tallystick.receipts.files",
     "verify_set": "tallystick.receipts.verify",
+    "verify_source": "tallystick.worker.attesting",
     "verify_with": "tallystick.receipts.verify",
     "write_key": "tallystick.attest.keyfiles",
     "write_runs": "tallystick.bundles.runs",

@@ -92,13 +92,14 @@ def create_bundle(
     *,
     progress: Progress = silent,
     clock: Callable[[], float] = time.time,
+    accept: Callable[[CheckedBundle], object] = lambda _bundle: None,
 ) -> CreatedBundle:
     """Make a bundle of ``source`` (data/, task/, perhaps bundle.yaml) for ``model`` at ``output``.
 
     ``model`` is a name or a path as everywhere, resolved in ``home``. ``output`` is new or an empty
     directory, and appears with the whole bundle in it, which was checked first; else nothing is
-    left. Raises InputError for a source that makes no bundle or a bad model, UnavailableError for
-    a place that cannot be written.
+    left. ``accept`` may raise EvidenceError for a bundle that shall not be. Raises InputError for a
+    source that makes no bundle or a bad model, UnavailableError for a place that cannot be written.
     """
     _require_free(output)
     found = resolve(model, home, progress)
@@ -119,6 +120,10 @@ def create_bundle(
         settings = replace(settings, run=_with_clock(settings.run, found, clock))
         _write_documents(place, settings, found, contents)
         bundle = check_bundle(place)
+        try:
+            accept(bundle)
+        except EvidenceError as error:  # whoever wrote the source can mend it
+            raise InputError.of(error) from None
     return CreatedBundle(replace(bundle, directory=output), left_out)
 
 

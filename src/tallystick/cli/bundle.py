@@ -47,9 +47,12 @@ def create(source: Path, output: Path, model: str, as_json: bool) -> None:
     """
     from tallystick.bundles.create import create_bundle
     from tallystick.store.home import home
+    from tallystick.worker.declared import check_attested
 
     with WorkProgress() as work:
-        made = create_bundle(source, output, model, home(), progress=work.update)
+        made = create_bundle(
+            source, output, model, home(), progress=work.update, accept=check_attested
+        )
     if made.left_out:
         note(f"left out of the bundle: {', '.join(made.left_out)}")
     document = _document(made.bundle)
@@ -69,8 +72,10 @@ def check(directory: Path, as_json: bool) -> None:
     Exit status: 0 it holds, 1 it does not (the first path is named), 4 there is no bundle.
     """
     from tallystick.bundles.check import check_bundle
+    from tallystick.worker.declared import check_attested
 
     bundle = check_bundle(directory)
+    check_attested(bundle)
     emit({**_document(bundle), "status": "checked"}, as_json=as_json, lines=_words(bundle))
 
 
@@ -135,6 +140,7 @@ def _document(bundle: CheckedBundle) -> dict[str, JSONValue]:
         "task_digest": bundle.task_digest,
         "model_digest": bundle.model_ref.digest,
         "manifest_digest": bundle.manifest_digest,
+        "tile_set_digest": bundle.tile_set_digest,
         "source_attestation_digest": bundle.source_attestation_digest,
         "files": len(files),
         "bytes": str(sum(file.size for file in files)),
@@ -146,7 +152,9 @@ def _words(bundle: CheckedBundle) -> list[str]:
     files = bundle.manifest.all_files()
     splits = [f"{split.name} ({len(split.tiles)} tiles)" for split in bundle.manifest.splits]
     imagery = bundle.manifest.imagery
-    attested = bundle.source_attestation_digest or "none: nobody attests where the data is from"
+    attested = "none: nobody attests where the data is from"
+    if bundle.source_attestation_digest is not None:
+        attested = f"{bundle.source_attestation_digest}, of this tile set; signature not checked"
     return table(
         [
             ("bundle", str(bundle.directory)),
@@ -156,6 +164,7 @@ def _words(bundle: CheckedBundle) -> list[str]:
             ("files", f"{len(files)}, {sum(file.size for file in files):,} bytes"),
             ("licence", "not stated" if imagery is None else imagery.license),
             ("splits", ", ".join(splits) or "none"),
+            ("tile set digest", bundle.tile_set_digest),
             ("source attestation", attested),
         ]
     )

@@ -60,6 +60,7 @@ VERBS: Final = (
     Verb("match", "tallystick.cli.match", "Hold two receipts against each other as replicas."),
     Verb("job", "tallystick.cli.job", "Order a job for several workers; execute a slot of one."),
     Verb("bundle", "tallystick.cli.bundle", "Make and check dataset bundles; declare runs on one."),
+    Verb("attest", "tallystick.cli.attest", "Attest where data is from; check such attestations."),
     Verb("submit", "tallystick.cli.submit", "Queue declared runs for a worker, each once."),
     Verb("runs", "tallystick.cli.runs", "List, show, cancel and retry queued runs."),
     Verb("worker", "tallystick.cli.worker", "Work off a queue of runs, one child per run."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ def test_what_is_left_out_has_its_default() -> None:
 
 
 def test_the_example_names_every_setting_with_its_default() -> None:
-    assert read_settings(EXAMPLE) == DEFAULTS
+    folder = EXAMPLE.parent
+    quickstart: Any = {"receipts": f"{folder}/../receipts", "bundles": (f"{folder}/../village",)}
+    assert read_settings(EXAMPLE) == replace(DEFAULTS, **quickstart)
     document: Any = parse_yaml(EXAMPLE.read_bytes(), max_bytes=MAX_SETTINGS, where="example")
     assert set(document) == {field.name for field in fields(WorkerSettings)}
 
@@ -41,8 +43,9 @@ def test_paths_are_taken_from_the_settings_own_folder(monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOME", "/home/somebody")
     found = parsed(
         b"queue: q.sqlite3\nreceipts: ../sets\nspool: /var/spool/runs\nkey: ~/my.key\n"
-        b"models: [smollm2, ./toy.gguf, /models/big.gguf]\n"
+        b"models: [smollm2, ./toy.gguf, /models/big.gguf]\nbundles: [village, ~/other]\n"
     )
+    assert found.bundles == ("/etc/tallystick/village", "/home/somebody/other")
     assert found.queue == "/etc/tallystick/q.sqlite3"
     assert found.receipts == "/etc/tallystick/../sets"
     assert found.spool == "/var/spool/runs"
