@@ -58,7 +58,8 @@ def test_the_quickstart_s_tiles_as_typed(
     ]
     assert smollm2 in typed[0]
     outputs: list[str] = []
-    for words in typed:
+    for line in typed:
+        words = line
         for placeholder, file in files.items():
             words = words.replace(placeholder, str(file))
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Signing and checking the attestation of a tile set (docs/spec/attestations.md#source-statement)."""
+"""Signing and checking the attestation of a tile set (docs/spec/attestations.md)."""
 
 from __future__ import annotations
 
@@ -94,10 +94,7 @@ def verify_source(
     )
     if bundle is not None:
         imagery = bundle.manifest.imagery
-        require_about(
-            envelope,
-            bundle.tile_set_digest,
-            link.claim.license if imagery is None else imagery.license,
-        )
+        stated = link.claim.license if imagery is None else imagery.license
+        require_about(envelope, bundle.tile_set_digest, stated)
     signers = tuple(signer.key_id for signer in link.signers)
     return AttestedSource(link.claim, format_digest(sha256(envelope)), signers)
