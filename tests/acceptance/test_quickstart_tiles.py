@@ -78,7 +78,7 @@ def test_the_quickstart_s_tiles_as_typed(
     assert verified.count("status=local_restored") == TILES
     assert replayed.count("positions bit-exact") == TILES
     manifest = json.loads((checkout / "village" / "manifest.json").read_bytes())
-    sets = sorted((checkout / "receipts").iterdir())
+    sets = sorted((checkout / "receipts").glob("[0-9a-f]*"))
     assert len(sets) == TILES
     for place in sets:
         check_smoke(place, manifest["model"]["digest"])
