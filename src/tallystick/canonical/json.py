@@ -12,11 +12,11 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias, cast
 
 import rfc8785
 
-from tallystick.canonical.spelling import spelled_canonically
+from tallystick.canonical.spelling import outside_texts, spelled_canonically
 from tallystick.errors import EvidenceError
 
 JSONValue: TypeAlias = bool | int | float | str | list["JSONValue"] | dict[str, "JSONValue"] | None
@@ -60,12 +60,15 @@ def parse_strict(
     It holds at most what ``bounds`` says. Raises EvidenceError for anything that docs/spec/json.md
     refuses.
     """
-    return _parse(data, max_bytes, max_depth, bounds, _DECODER)
+    text = _text(data, max_bytes)
+    _check_structure(data, max_depth, bounds)
+    value = _parse(text, max_depth, _DECODER)
+    if _SURROGATE_ESCAPE.search(text) is not None:
+        _refuse_lone_surrogates(value)
+    return value
 
 
-def _parse(
-    data: bytes, max_bytes: int, max_depth: int, bounds: Bounds, decoder: json.JSONDecoder
-) -> JSONValue:
+def _text(data: bytes, max_bytes: int) -> str:
     if len(data) > max_bytes:
         raise EvidenceError(
             "the JSON document is too large",
@@ -78,15 +81,17 @@ def _parse(
             expected="UTF-8 without one",
         )
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise EvidenceError(
             "the JSON document is not UTF-8",
             found=f"an invalid byte at offset {error.start}",
         ) from None
-    _check_structure(data, max_depth, bounds)
+
+
+def _parse(text: str, max_depth: int, decoder: json.JSONDecoder) -> JSONValue:
     try:
-        value: JSONValue = decoder.decode(text)
+        return cast(JSONValue, decoder.decode(text))
     except json.JSONDecodeError as error:
         # The library's messages are fixed phrases: they hold no piece of the document.
         raise EvidenceError(
@@ -98,9 +103,6 @@ def _parse(
             "the JSON document is nested too deeply for this process",
             expected=f"at most {max_depth} levels and a caller with stack to spare",
         ) from None
-    if b"\\" in data and _SURROGATE_ESCAPE.search(text) is not None:
-        _refuse_lone_surrogates(value)
-    return value
 
 
 def jcs(value: JSONValue) -> bytes:
@@ -157,12 +159,15 @@ def parse_canonical(
 
     Raises EvidenceError as :func:`parse_strict` does, and when ``jcs(parse(data)) != data``.
     """
-    if len(data) <= max_bytes and spelled_canonically(data, texts=bounds.values):
+    outside = outside_texts(data, texts=bounds.values) if len(data) <= max_bytes else None
+    if outside is not None and spelled_canonically(outside):
         try:  # nothing but the order of the keys is left to decide, and the parser sees that
-            return _parse(data, max_bytes, max_depth, bounds, _ORDERED_DECODER)
+            text = _text(data, max_bytes)
+            _check_structure(outside, max_depth, bounds)
+            return _parse(text, max_depth, _ORDERED_DECODER)
         except _OrderError:
             pass
-    value = _parse(data, max_bytes, max_depth, bounds, _DECODER)
+    value = parse_strict(data, max_bytes=max_bytes, max_depth=max_depth, bounds=bounds)
     canonical = jcs(value)
     if canonical != data:
         raise EvidenceError(

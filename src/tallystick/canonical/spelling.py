@@ -19,22 +19,27 @@ _DIGITS_TO_ZERO: Final = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_INTEGER: Final = b"0" * 16  # 15 digits always fit a double
 
 
-def spelled_canonically(data: bytes, *, texts: int) -> bool:
-    """Say whether the JSON document ``data`` is in canonical form if its keys are in order.
+def outside_texts(data: bytes, *, texts: int) -> bytes | None:
+    """Return what of the JSON document ``data`` stands outside of its texts, without their quotes.
 
-    Anything may be said of bytes that are no JSON document. False is also said of a document with
-    more than this many ``texts``, or with fractions, exponents, or integers of 16 digits and more,
+    None is returned where it holds escapes that the canonical form has not, or more than this many
+    ``texts``. Anything may be returned for bytes that are no JSON document.
+    """
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"")
+        if _OTHER_ESCAPE.search(data) is not None:
+            return None
+        data = data.replace(b'\\"', b"")
+    pieces = data.split(b'"', 2 * texts + 1)
+    return b"".join(pieces[::2]) if len(pieces) <= 2 * texts + 1 else None
+
+
+def spelled_canonically(outside: bytes) -> bool:
+    """Say whether the document with this :func:`outside_texts` needs no more than ordered keys.
+
+    False is also said of a document with fractions, exponents, or integers of 16 digits and more,
     whatever their spelling.
     """
-    plain = data
-    if b"\\" in data:
-        plain = data.replace(b"\\\\", b"")
-        if _OTHER_ESCAPE.search(plain) is not None:
-            return False
-        plain = plain.replace(b'\\"', b"")
-    if plain.count(b'"') > 2 * texts:
-        return False
-    outside = b"".join(plain.split(b'"')[::2])
     if outside.translate(None, _OUTSIDE) or b"-0" in outside:
         return False
     shapes = outside.translate(_DIGITS_TO_ZERO)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, pairwise
+from itertools import pairwise
 from operator import le, lt
 
 from tallystick.canonical.json import jcs
@@ -138,8 +138,8 @@ def _check_growth(numbers: Sequence[int], monotonic: Sequence[int]) -> None:
 def _check_tokens(names: Sequence[str], indexes: Sequence[str], dropped: int) -> int:
     """Return the number of tokens; their indexes grow, and by one when nothing was dropped."""
     whole = [*map(str, range(names.count(_TOKEN)))]
-    on_tokens = compress(indexes, map(_TOKEN.__eq__, names))
-    if [*filter(None, indexes)] == whole == [*on_tokens]:
+    on_tokens = [text for name, text in zip(names, indexes, strict=True) if name == _TOKEN]
+    if [*filter(None, indexes)] == whole == on_tokens:
         return len(whole)  # as almost always; other logs are gone through line by line
     least = tokens = 0
     for line, (name, text) in enumerate(zip(names, indexes, strict=True), 1):

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tallystick.canonical.json import JSONValue, jcs, parse_canonical, parse_strict
-from tallystick.canonical.spelling import spelled_canonically
+from tallystick.canonical.spelling import outside_texts, spelled_canonically
 from tallystick.errors import EvidenceError
 from tests.unit.canonical.test_json import values
 
@@ -95,14 +95,16 @@ def test_many_edits_get_one_verdict(seed: int) -> None:
     ],
 )
 def test_what_it_looks_at(data: bytes, spelled: bool) -> None:
-    assert spelled_canonically(data, texts=10) is spelled
+    outside = outside_texts(data, texts=10)
+
+    assert (outside is not None and spelled_canonically(outside)) is spelled
 
 
 def test_too_many_texts_are_not_looked_at() -> None:
     data = b'["a","b"]'
 
-    assert spelled_canonically(data, texts=2)
-    assert not spelled_canonically(data, texts=1)
+    assert outside_texts(data, texts=2) == b"[,]"
+    assert outside_texts(data, texts=1) is None
 
 
 @pytest.mark.parametrize(
