@@ -172,12 +172,13 @@ def _encode(data: bytes) -> str:
 
 def _decode(text: str, where: str) -> bytes:
     """Decode standard or URL-safe base64 with padding, in the one spelling of its bytes."""
+    url_safe = "-" in text or "_" in text
     try:
-        data = base64.b64decode(text.translate(_URL_SAFE), validate=True)
+        data = base64.b64decode(text.translate(_URL_SAFE) if url_safe else text, validate=True)
     except (ValueError, binascii.Error):
         raise _malformed(f"'{where}': base64 with padding") from None
-    standard = _encode(data)
-    if text not in (standard, standard.replace("+", "-").replace("/", "_")):
+    encoded = base64.urlsafe_b64encode(data) if url_safe else base64.b64encode(data)
+    if text != encoded.decode("ascii"):
         raise _malformed(f"'{where}': one base64 alphabet, in its canonical spelling")
     return data
 

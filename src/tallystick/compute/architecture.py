@@ -6,7 +6,7 @@ engines (docs/spec/compute-units.md#architecture-descriptions).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from tallystick.canonical.codec import BinaryReader, BinaryWriter, decode_strict
@@ -103,6 +103,9 @@ class LayerDescription:
 class Architecture:
     """A decoder: its family's name, widths, and layers in order.
 
+    ``distinct_layers`` has each description once, in the order of first use; compare them by
+    identity. ``architecture_id`` is the 32-byte ``H("palw.architecture", 1, [encoding])``. Both
+    are worked out once, as many receipts are priced by one architecture.
     Raises InputError when a number is out of range or the numbers contradict each other.
     """
 
@@ -110,6 +113,8 @@ class Architecture:
     hidden: int
     vocabulary: int
     layers: tuple[LayerDescription, ...]
+    distinct_layers: tuple[LayerDescription, ...] = field(init=False, repr=False, compare=False)
+    architecture_id: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check every number once, so that nothing derived from them has to."""
@@ -125,20 +130,14 @@ class Architecture:
         for layer in known:
             _check_mixer(layer.mixer)
             _check_feed_forward(layer.feed_forward)
+        object.__setattr__(self, "distinct_layers", tuple(known))
+        identity = domain_hash("palw.architecture", 1, [encode_architecture(self)])
+        object.__setattr__(self, "architecture_id", identity)
 
     @property
     def has_experts(self) -> bool:
         """Whether any layer routes tokens to experts."""
-        return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in self.layers)
-
-    def distinct_layers(self) -> tuple[LayerDescription, ...]:
-        """Return each description once, in the order of first use; compare them by identity."""
-        return tuple({id(layer): layer for layer in self.layers}.values())
-
-    @property
-    def architecture_id(self) -> bytes:
-        """The 32-byte ``H("palw.architecture", 1, [encoding])``."""
-        return domain_hash("palw.architecture", 1, [encode_architecture(self)])
+        return any(isinstance(x.feed_forward, ExpertFeedForward) for x in self.distinct_layers)
 
 
 def _contradiction(what: str, expected: str, found: str) -> InputError:
@@ -194,7 +193,7 @@ def encode_architecture(architecture: Architecture) -> bytes:
     writer.u32(architecture.hidden)
     writer.u32(architecture.vocabulary)
     writer.count(len(architecture.layers), limit=MAX_LAYERS)
-    encoded = {id(layer): _encoded_layer(layer) for layer in architecture.distinct_layers()}
+    encoded = {id(layer): _encoded_layer(layer) for layer in architecture.distinct_layers}
     for layer in architecture.layers:
         data = encoded[id(layer)]
         writer.fixed(data, len(data))

@@ -136,7 +136,7 @@ class _Phase:
         hidden = architecture.hidden
         layers = {
             id(layer): tuple(_layer(layer, hidden, tokens, past))
-            for layer in architecture.distinct_layers()
+            for layer in architecture.distinct_layers
         }
         head = Gemm(architecture.vocabulary, tokens, hidden, 1)
         self._stages.append((EmbeddingLookup(hidden * tokens),))

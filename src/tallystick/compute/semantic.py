@@ -66,7 +66,7 @@ def semantic_units(
     check_counts(prefill_tokens, generated_tokens)
     tokens = prefill_tokens + generated_tokens
     times = Counter(map(id, architecture.layers))
-    layers = [(times[id(layer)], layer) for layer in architecture.distinct_layers()]
+    layers = [(times[id(layer)], layer) for layer in architecture.distinct_layers]
 
     def over_layers(part: Callable[[LayerDescription], int]) -> int:
         return sum(number * part(layer) for number, layer in layers)

@@ -7,6 +7,7 @@ value could be guessed, ``blind`` is the first hashed part.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, cast
 
 from tallystick.canonical.hashing import (
@@ -95,9 +96,18 @@ def sandbox_profile_digest(name: str, level: str) -> str:
     return domain_digest("tallystick.sandbox-profile", 1, [jcs({"name": name, "level": level})])
 
 
+@lru_cache(maxsize=64)
+def runtime_class_bytes(runtime_class: RuntimeClass) -> bytes:
+    """Return the canonical bytes of ``runtime_class``, which is public.
+
+    They are kept: a worker's receipts have few classes between them, and each is encoded twice.
+    """
+    return encode_bytes(runtime_class)
+
+
 def runtime_class_id(runtime_class: RuntimeClass) -> str:
     """Return the id of ``runtime_class``: equal ids may be compared bit for bit."""
-    return domain_digest("tallystick.runtime-class", 1, [encode_bytes(runtime_class)])
+    return domain_digest("tallystick.runtime-class", 1, [runtime_class_bytes(runtime_class)])
 
 
 def core_digest(core: Core) -> str:

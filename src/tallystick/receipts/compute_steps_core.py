@@ -7,8 +7,8 @@ from typing import Final
 
 from tallystick.canonical.hashing import format_digest, parse_digest, sha256
 from tallystick.contracts.bundle import BundlePrivate, BundlePublic
-from tallystick.contracts.codec import encode_bytes
 from tallystick.contracts.commitments import output_commitment_palw, prompt_commitment_palw
+from tallystick.contracts.digests import runtime_class_bytes
 from tallystick.contracts.manifest_parts import shape_of
 from tallystick.errors import EvidenceError
 from tallystick.receipts.compute_case import (
@@ -98,7 +98,7 @@ def _check_manifest(case: ComputeCase, public: BundlePublic) -> None:
     require_same(
         "core.model_digest", format_digest(manifest.model_profile.model_digest), core.model_digest
     )
-    if manifest.runtime_class.runtime_class != encode_bytes(core.runtime_class):
+    if manifest.runtime_class.runtime_class != runtime_class_bytes(core.runtime_class):
         raise EvidenceError(
             "core.runtime_class is not that of the manifest",
             expected=manifest.runtime_class_id.hex(),
