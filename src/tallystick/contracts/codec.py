@@ -90,8 +90,19 @@ def decode_bytes(
 
     Raises EvidenceError for bytes that are not strict, canonical JSON, or do not fit ``cls``.
     """
+    value = parse_bytes(data, max_bytes=max_bytes, where=where, bounds=bounds)
+    return decode(cls, value, where=where)
+
+
+def parse_bytes(
+    data: bytes, *, max_bytes: int, where: str = "document", bounds: Bounds = BOUNDS
+) -> JSONValue:
+    """Return the value whose canonical bytes are ``data``, for who needs it besides the document.
+
+    Raises EvidenceError, starting with ``where``, for bytes that are not strict, canonical JSON.
+    """
     try:
-        value = parse_canonical(data, max_bytes=max_bytes, bounds=bounds)
+        return parse_canonical(data, max_bytes=max_bytes, bounds=bounds)
     except EvidenceError as error:
         raise EvidenceError(
             f"{where}: {error.message}",
@@ -99,7 +110,6 @@ def decode_bytes(
             found=error.found,
             hint=error.hint,
         ) from None
-    return decode(cls, value, where=where)
 
 
 def json_schema(cls: type, schema_id: str) -> JSONSchema:

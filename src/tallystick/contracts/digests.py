@@ -40,10 +40,11 @@ _OUTSIDE_REQUEST: Final = (
 
 def request_body(run: InferenceRun) -> bytes:
     """Return the canonical bytes of ``run`` without what may differ between equal requests."""
-    document = cast(dict[str, JSONValue], encode(run))
-    for name in _OUTSIDE_REQUEST:
-        del document[name]
-    return jcs(document)
+    return _body(cast(dict[str, JSONValue], encode(run)))
+
+
+def _body(run: dict[str, JSONValue]) -> bytes:
+    return jcs({name: value for name, value in run.items() if name not in _OUTSIDE_REQUEST})
 
 
 def derive_blind(commit_key: bytes, body: bytes) -> bytes:
@@ -57,6 +58,14 @@ def derive_blind(commit_key: bytes, body: bytes) -> bytes:
 def request_digest(run: InferenceRun) -> str:
     """Return the digest that names what was asked for."""
     return domain_digest("tallystick.request", 1, [bytes.fromhex(run.blind), request_body(run)])
+
+
+def request_and_run_digest(run: InferenceRun) -> tuple[str, str]:
+    """Return what :func:`request_digest` and :func:`run_digest` do, by one encoding of ``run``."""
+    document = cast(dict[str, JSONValue], encode(run))
+    whole, body = jcs(document), _body(document)
+    request = domain_digest("tallystick.request", 1, [bytes.fromhex(run.blind), body])
+    return request, run_digest_of(run.blind, whole)
 
 
 def run_digest(run: InferenceRun) -> str:
@@ -118,6 +127,16 @@ def core_digest(core: Core) -> str:
 def observed_digest(observed: Observed) -> str:
     """Return the digest of what one execution looked like."""
     return format_digest(sha256(encode_bytes(observed)))
+
+
+def digests_of_parts(document: JSONValue) -> tuple[str, str]:
+    """Return the digests of core and observed part of a receipt's document, which was decoded.
+
+    Its parts are what core and observed part encode to, so nothing is encoded anew.
+    """
+    parts = cast(dict[str, JSONValue], document)
+    core, observed = (format_digest(sha256(jcs(parts[name]))) for name in ("core", "observed"))
+    return core, observed
 
 
 def receipt_digest(receipt: Receipt) -> str:

@@ -15,9 +15,9 @@ from tallystick.contracts.bundle import (
     decode_public,
     receipt_binding,
 )
-from tallystick.contracts.codec import decode_bytes
+from tallystick.contracts.codec import decode, decode_bytes, parse_bytes
 from tallystick.contracts.compute_receipt import SignedReceipt, decode_strict
-from tallystick.contracts.digests import core_digest, observed_digest, receipt_digest_of, receipt_id
+from tallystick.contracts.digests import digests_of_parts, receipt_digest_of, receipt_id
 from tallystick.contracts.exec_envelope import ExecEnvelope, read_exec_envelope
 from tallystick.contracts.layout import (
     BUNDLE,
@@ -109,9 +109,10 @@ def read_documents(
     _check_digests(marker, files)
     name = RECEIPT.name(set_id)
     receipt_bytes = files[name]
-    receipt = decode_bytes(Receipt, receipt_bytes, max_bytes=RECEIPT.max_bytes, where=name)
-    core = core_digest(receipt.core)
-    digest = receipt_digest_of(core, observed_digest(receipt.observed))
+    document = parse_bytes(receipt_bytes, max_bytes=RECEIPT.max_bytes, where=name)
+    receipt = decode(Receipt, document, where=name)
+    core, observed = digests_of_parts(document)
+    digest = receipt_digest_of(core, observed)
     _check_names(marker, set_id, digest)
     compute_bytes = files[COMPUTE_RECEIPT.name(set_id)]
     execution = files[EXEC.name(set_id)]

@@ -19,8 +19,7 @@ from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.digests import (
     output_commitment,
     prompt_commitment,
-    request_digest,
-    run_digest,
+    request_and_run_digest,
 )
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Core, Receipt
@@ -62,8 +61,9 @@ def _check_counts(core: Core, opening: Opening) -> None:
 def _check_commitments(receipt: Receipt, opening: Opening) -> None:
     core, run = receipt.core, opening.request
     blind = bytes.fromhex(run.blind)
-    require_equal("core.request_digest", request_digest(run), core.request_digest)
-    require_equal("observed.run_digest", run_digest(run), receipt.observed.run_digest)
+    request_digest, run_digest = request_and_run_digest(run)
+    require_equal("core.request_digest", request_digest, core.request_digest)
+    require_equal("observed.run_digest", run_digest, receipt.observed.run_digest)
     prompt = prompt_commitment(
         blind, core.chat_template_digest, opening.rendered_prompt, opening.prompt_ids
     )

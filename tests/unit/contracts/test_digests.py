@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tallystick.contracts import digests
+from tallystick.contracts.codec import encode
 from tallystick.contracts.request import Chat, ExpectedDigest
 from tallystick.errors import EvidenceError, InputError
 from tests.support.documents import (
@@ -148,3 +149,18 @@ def test_a_receipt_id_is_a_prefix() -> None:
     assert digests.receipt_id("sha256:" + "0123456789abcdef" * 4) == "0123456789abcdef" * 2
     with pytest.raises(EvidenceError):
         digests.receipt_id("0123456789abcdef" * 4)
+
+
+def test_one_encoding_gives_both_digests_of_a_run() -> None:
+    for run in (example_run(), replace(example_run(), **NOT_IN_REQUEST)):
+        expected = (digests.request_digest(run), digests.run_digest(run))
+        assert digests.request_and_run_digest(run) == expected
+
+
+def test_the_parts_of_a_document_have_the_digests_of_what_they_decode_to() -> None:
+    receipt = example_receipt()
+
+    core, observed = digests.digests_of_parts(encode(receipt))
+
+    assert core == digests.core_digest(receipt.core)
+    assert observed == digests.observed_digest(receipt.observed)
