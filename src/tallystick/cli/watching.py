@@ -181,7 +181,7 @@ def picture(view: WorkerView) -> RenderableType:
 
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="dim", width=6)
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(overflow="ellipsis")  # on a narrow terminal it alone gives way
     for name, value in _rows(view):
         table.add_row(name, Text(printable(value), overflow="ellipsis", no_wrap=True))
     return table
