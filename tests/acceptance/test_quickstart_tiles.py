@@ -18,6 +18,7 @@ HEADING = "## 9. Twenty tiles of a dataset"
 TILES = 20
 #: A 90 MB model with 30 layers and a few hundred tokens of context: what is reasonable for it.
 MOST_BYTES = 1024**3
+SLACK = 16 * 1024**2
 
 
 def commands() -> list[str]:
@@ -104,4 +105,5 @@ def check_smoke(place: Path, model_digest: str) -> None:
     assert observed["evictions"] == "0"
     peak = int(observed["rss"]["peak"])
     assert int(observed["rss"]["before"]) < peak < MOST_BYTES
-    assert peak >= max(int(event["rss"]) for event in events[:-1])
+    # The kernel counts resident pages for each processor, and adds them up late.
+    assert peak + SLACK >= max(int(event["rss"]) for event in events[:-1])
