@@ -286,7 +286,7 @@ def test_an_output_folder_whose_name_is_no_text(
         engine_home, "--model", toy_llama, "-n", "2", "--output-dir", folder, PROMPT
     )
     assert document["directory"].endswith("/caf\\udce9")
-    assert len(list(folder.iterdir())) == 8
+    assert len(list(folder.iterdir())) == 9
 
 
 def test_the_first_key_is_made_and_said_so(

@@ -240,7 +240,11 @@ def test_a_forged_set_with_a_fitting_marker_is_exit_1(
 
 
 @pytest.mark.parametrize(
-    "suffix", [".palw", ".json", ".geoai.json", ".telemetry.jsonl", ".intoto.jsonl", ".complete"]
+    "suffix",
+    [
+        *(".palw", ".json", ".geoai.json", ".exec.json"),
+        *(".telemetry.jsonl", ".intoto.jsonl", ".complete"),
+    ],
 )
 def test_an_incomplete_set_is_exit_4(
     tallystick: Program, directory: Path, key: Path, suffix: str

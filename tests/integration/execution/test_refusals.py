@@ -59,6 +59,7 @@ def test_another_model_is_refused_before_anything_is_loaded(
     "suffix",
     [
         ".geoai.json",
+        ".exec.json",
         ".telemetry.jsonl",
         ".intoto.jsonl",
         ".palw",
