@@ -199,8 +199,10 @@ class Child:
             yield message
 
     def _death(self) -> RunFailedError:
-        if not self._await_exit(_GRACE):
-            self._kill()
+        ended = self._await_exit(_GRACE)
+        self._kill_group()
+        if not ended:
+            self._process.wait()
             how = "it closed its pipe and went on"
         elif (code := self._process.returncode or 0) < 0:
             how = f"killed by {_signal_name(-code)}"
@@ -234,15 +236,22 @@ class Child:
         if self._read >= 0:
             os.close(self._read)  # a child that is done waits for this
             self._read = -1
-        if self._process.returncode is None and not (self._done and self._await_exit(_GRACE)):
-            self._kill()
+        if self._process.returncode is None:
+            if self._done and self._await_exit(_GRACE):
+                self._kill_group()  # what it may have started
+            else:
+                self._kill()
         # Its standard error closes with the last process that holds it.
         self._drain.join(timeout=_GRACE)
 
     def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._kill_group()
         self._process.wait()
+
+    def _kill_group(self) -> None:
+        """Kill the child and what it started in its session, if it is only just over."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody of ours is left
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _await_exit(self, seconds: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):

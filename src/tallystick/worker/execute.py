@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from tallystick.execution.launch import (
     no_text,
     run_job,
 )
+from tallystick.execution.streamed import Streamed
 from tallystick.execution.templates import Templates
 from tallystick.models.manifest import PinnedFacts
 from tallystick.models.registry import ModelFile, OpenModel
@@ -165,19 +167,22 @@ def execute(
         max_prompt_tokens=papers.request.body.max_prefill_tokens,
         self_check=settled.options.self_check,
     )
+    streamed = Streamed(show.on_text, settled.run.max_tokens)
     before = resident_bytes()
     start_wall, start = time.time_ns(), time.monotonic_ns()
     outcome = run_job(
         job,
         runtime.knobs,
         on_progress=show.on_progress,
-        on_text=show.on_text,
+        on_text=streamed.write,
         model_fd=opened.fd,
         sandbox=None if settled.sandbox.level == "none" else settled.sandbox,
         templates=templates,
         bus=show.bus,
     )
     opened.unchanged()
+    generation = outcome.generation()
+    streamed.require(base64.b64decode(generation.output))
     telemetry = telemetry_of(outcome, show.bus)
     facts = SupervisorFacts(
         start_ns=start_wall,
@@ -187,7 +192,7 @@ def execute(
         dropped_environment=dropped_environment(),
         fingerprint_parts=prepared.fingerprint.short_parts(),
     )
-    return Executed(outcome.generation(), facts, telemetry, outcome.audit)
+    return Executed(generation, facts, telemetry, outcome.audit)
 
 
 def telemetry_of(outcome: Outcome, bus: EventBus) -> bytes:

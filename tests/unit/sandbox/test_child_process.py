@@ -417,6 +417,25 @@ def test_what_a_child_started_ends_with_it() -> None:
     assert any(group_is_gone(child.pid))
 
 
+@linux
+@pytest.mark.parametrize(
+    ("how", "closed"), [("is done", False), ("is done", True), ("dies", True), ("dies", False)]
+)
+def test_what_a_child_leaves_behind_ends_with_it(how: str, closed: bool) -> None:
+    """However the child ends, and whether or not what it started keeps its pipe open."""
+    with Child(SERVED, {"do": "leave", "how": how, "closed": closed}) as child:
+        messages = child.messages(idle_timeout=3 if how == "dies" and not closed else PATIENCE)
+        assert next(messages).body["pid"] > 1
+        if how == "dies":
+            words = "exit status 3" if closed else "made no progress"
+            with pytest.raises(RunFailedError, match=words):
+                next(messages)
+        else:
+            assert [message.kind for message in messages] == ["result"]
+
+    assert any(group_is_gone(child.pid))
+
+
 _SUPERVISOR = """
 import sys
 sys.executable = sys.argv[1]
