@@ -241,4 +241,5 @@ class Massacre:
 def left_over(receipts: Path) -> list[str]:
     """Return what is in a place of receipts besides sets, notes included."""
     hidden = [path.name for path in receipts.iterdir() if path.name.startswith(".")]
-    return sorted({*hidden} - {FOLDER}) + os.listdir(receipts / FOLDER)
+    notes = receipts / FOLDER
+    return sorted({*hidden} - {FOLDER}) + (os.listdir(notes) if notes.exists() else [])

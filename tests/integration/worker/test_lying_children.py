@@ -26,7 +26,7 @@ from tallystick.worker.settings import DEFAULTS
 from tallystick.worker.stopping import StopSwitch
 from tallystick.worker.turns import Listener, Turn
 from tests.support.children import use_test_children
-from tests.support.children.liar import HARMLESS, LIES
+from tests.support.children.liar import FOR_A_REPLAY, HARMLESS, LIES
 from tests.support.kills import left_over
 from tests.support.runs import EngineHome, children_of
 
@@ -67,7 +67,8 @@ def test_no_lie_gets_into_a_receipt(
         listener = Listener(on_turn=tell)
         worker = Worker(queue, settings, engine_home.path, stop, listener=listener)
         worker.work(until="empty")
-    expected = {lie: "done" if lie in (*HARMLESS, HONEST) else "dead" for lie in (*LIES, HONEST)}
+    taken = {*HARMLESS, *FOR_A_REPLAY, HONEST}
+    expected = {lie: "done" if lie in taken else "dead" for lie in (*LIES, HONEST)}
     assert {lie: turn.outcome for lie, turn in turns.items()} == expected, turns
     for lie, turn in turns.items():
         if turn.outcome == "dead":
@@ -79,13 +80,16 @@ def test_no_lie_gets_into_a_receipt(
         assert receipt.core.sampled_tokens == TOKENS
         assert receipt.observed.enforcement_level == "none"
         assert receipt.observed.egress_audit.result == "not_run"
+        assert receipt.observed.dropped_events == (TOKENS if lie == "no events" else 0)
+        assert receipt.observed.rss.peak < 2**40
     done = [turn.place for turn in turns.values() if turn.place is not None]
     assert sorted(receipts.glob("[0-9a-f]*")) == sorted(done)
     assert left_over(receipts) == []
-    assert dict(queue.counts())[JobState.DONE] == len(done) == len(HARMLESS) + 1
+    assert dict(queue.counts())[JobState.DONE] == len(done) == len(taken)
     monkeypatch.undo()
     key = engine_home.path / "keys" / "default.pub.pem"
     verified = engine_home.cli("verify", *done, "--key", key)
     assert verified.returncode == 0, verified.stdout
-    for place in done:
-        assert engine_home.replay(place, model).verified
+    for lie, turn in turns.items():
+        if turn.place is not None:
+            assert engine_home.replay(turn.place, model).verified == (lie not in FOR_A_REPLAY), lie

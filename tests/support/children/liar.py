@@ -20,7 +20,7 @@ class Liar(Channel):
     """A channel on which one thing is not what it should be."""
 
     def __init__(self, honest: Channel, lie: str) -> None:
-        super().__init__(honest._descriptor)
+        super().__init__(honest.descriptor)
         self._lie = LIES.get(lie)
 
     def send(self, kind: str, body: dict[str, JSONValue]) -> None:
@@ -28,6 +28,13 @@ class Liar(Channel):
             self.truly(kind, body)
         else:
             self._lie(self, kind, body)
+
+    def post(self, kind: str, body: dict[str, JSONValue]) -> None:
+        self.send(kind, body)
+
+    def offer(self, kind: str, body: dict[str, JSONValue]) -> bool:
+        self.send(kind, body)
+        return True
 
     def truly(self, kind: str, body: Body) -> None:
         """Send as it is."""
@@ -45,14 +52,10 @@ def in_result(**changes: Callable[[Any], Any]) -> Callable[[Liar, str, Body], No
         if kind == "result":
             generation = body["generation"]
             changed = {name: change(generation[name]) for name, change in changes.items()}
-            body = {"generation": {**generation, **changed}, **_others(body)}
+            body = {**body, "generation": {**generation, **changed}}
         channel.truly(kind, body)
 
     return lie
-
-
-def _others(body: Body) -> Body:
-    return {name: value for name, value in body.items() if name != "generation"}
 
 
 def in_events(change: Callable[[Liar, Body], None]) -> Callable[[Liar, str, Body], None]:
@@ -136,7 +139,10 @@ def _go_on(channel: Liar, body: Body) -> None:
     time.sleep(600)
 
 
-#: What makes a run fail.
+def _fewer_events(channel: Liar, body: Body) -> None:
+    channel.truly("result", {**body, "events": body["events"] - 1})
+
+
 LIES: Final[dict[str, Callable[[Liar, str, Body], None]]] = {
     "fewer tokens": in_result(sampled_ids=lambda ids: ids[:-1]),
     "another token": in_result(prompt_ids=lambda ids: [*ids, 1]),
@@ -147,6 +153,9 @@ LIES: Final[dict[str, Callable[[Liar, str, Body], None]]] = {
     "no states": in_result(state_root=lambda _: None),
     "two roots in one": in_result(worker_state_root=lambda _: None),
     "another stop": in_result(stop_reason=lambda _: "end_of_generation"),
+    "invented states": in_result(
+        state_root=lambda root: root[:-1] + ("0" if root[-1] != "0" else "1")
+    ),
     "long times": in_result(timings=lambda times: {**times, "load": str(10**15)}),
     "a field more": in_result(layers=lambda layers: [layers]),
     "an event twice": in_events(_twice),
@@ -154,6 +163,7 @@ LIES: Final[dict[str, Callable[[Liar, str, Body], None]]] = {
     "huge memory": in_events(
         lambda channel, body: channel.truly("event", {**body, "rss": str(2**50)})
     ),
+    "fewer events than there were": at_result(_fewer_events),
     "a flood of events": in_events(_flood_of_events),
     "a flood of text": at_result(_flood_of_text),
     "an endless line": at_result(_endless_line),
@@ -171,7 +181,9 @@ LIES: Final[dict[str, Callable[[Liar, str, Body], None]]] = {
     "no end": at_result(_go_on),
 }
 #: What makes no difference: the receipt says what is true all the same.
-HARMLESS: Final = ("a cage", "somebody left", "no end")
+HARMLESS: Final = ("no events", "a cage", "somebody left", "no end")
+#: What no supervisor can know: a replay finds it.
+FOR_A_REPLAY: Final = ("another stop", "invented states")
 
 
 def work(request: Any, channel: Channel) -> None:
