@@ -9,6 +9,7 @@ from typing import Final
 
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.model import FACTS_SCHEMA, ModelFacts, WeightType
+from tallystick.engine.gguf_writer import ValueType
 from tallystick.errors import IncomparableError, InputError
 from tallystick.models.gguf import (
     Entry,
@@ -19,7 +20,6 @@ from tallystick.models.gguf import (
     read_string,
     read_value,
 )
-from tallystick.models.gguf_cursor import ValueType
 from tallystick.models.irregular import find_irregularities
 from tallystick.models.shape import bounded, shape_of
 

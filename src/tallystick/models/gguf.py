@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tallystick.engine.gguf_writer import ValueType
 from tallystick.errors import InputError
 from tallystick.models.ggml_types import TENSOR_TYPES, TensorType
 from tallystick.models.gguf_cursor import (
@@ -22,7 +23,6 @@ from tallystick.models.gguf_cursor import (
     SIZES,
     WINDOW,
     Cursor,
-    ValueType,
     hostile,
     read_at,
     shown,

@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
-from enum import IntEnum
 from typing import Final
 
+from tallystick.engine.gguf_writer import ValueType
 from tallystick.errors import InputError
 
 MAX_HEADER: Final = 512 * 1024 * 1024
 WINDOW: Final = 1 << 20
 _U64: Final = struct.Struct("<Q")
-
-
-class ValueType(IntEnum):
-    """Types of metadata values."""
-
-    UINT8 = 0
-    INT8 = 1
-    UINT16 = 2
-    INT16 = 3
-    UINT32 = 4
-    INT32 = 5
-    FLOAT32 = 6
-    BOOL = 7
-    STRING = 8
-    ARRAY = 9
-    UINT64 = 10
-    INT64 = 11
-    FLOAT64 = 12
 
 
 FORMATS: Final = {

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from tallystick.engine.gguf_writer import ValueType
 from tallystick.models.gguf import Entry, Header, TensorInfo
-from tallystick.models.gguf_cursor import ValueType
 
 SECTIONS_SUFFIX: Final = ".rope.dimension_sections"
 SECTIONS: Final = 4

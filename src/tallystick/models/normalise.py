@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tallystick.canonical.json import JSONValue
+from tallystick.engine.gguf_writer import ValueType
 from tallystick.errors import InputError, RunFailedError, UnavailableError
 from tallystick.models.children import PARSER_PATIENCE, bounded_memory, requested_descriptor
 from tallystick.models.files import Progress
@@ -25,7 +26,7 @@ from tallystick.models.gguf import (
     read_header,
     read_string,
 )
-from tallystick.models.gguf_cursor import SIZES, ValueType, read_at
+from tallystick.models.gguf_cursor import SIZES, read_at
 from tallystick.models.irregular import SECTIONS, Irregularities, find_irregularities
 from tallystick.sandbox.channel import Channel, serve
 from tallystick.sandbox.process import Child

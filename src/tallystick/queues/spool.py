@@ -25,7 +25,6 @@ from tallystick.store.database.place import locked
 from tallystick.store.files import read_plain, remove, write_new
 from tallystick.store.home import ensure_private_dir, unavailable
 
-SPOOL_NAME: Final = "spool"
 INCOMING: Final = "incoming"
 TAKEN: Final = "taken"
 REFUSED: Final = "refused"
@@ -61,11 +60,6 @@ class CollectedFiles:
     accepted: tuple[AcceptedFile, ...]
     refused: tuple[RefusedFile, ...]
     unfinished: tuple[str, ...]
-
-
-def spool_path(home: Path) -> Path:
-    """Return where the spool folder of a data folder is."""
-    return home / SPOOL_NAME
 
 
 def collect(spool: Path, queue: Queue) -> CollectedFiles:

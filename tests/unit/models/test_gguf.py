@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from tallystick.engine.gguf_writer import ValueType
 from tallystick.errors import InputError
 from tallystick.models import gguf
 from tallystick.models.gguf import read_header, read_string, read_value
-from tallystick.models.gguf_cursor import ValueType
 from tests.support.gguf_bytes import (
     ARRAY,
     BOOL,
