@@ -6,14 +6,17 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from tallystick.cli.options import PATH
+from tallystick.cli.passphrase import passphrase_options
 
 if TYPE_CHECKING:
     from tallystick.worker.request import RunOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,34 @@ def request_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_OPTIONS):
         gathered = option(gathered)
     return gathered
+
+
+def place_options(key_help: str) -> Callable[[F], F]:
+    """Add where a set goes and with which keys; ``key_help`` says what ``--key`` is.
+
+    The verb receives ``output_dir``, ``key_file``, ``audit_key_file``: paths or None, and what
+    :func:`passphrase_options` gives.
+    """
+
+    def added(function: F) -> F:
+        function = click.option(
+            "--audit-key-file",
+            type=PATH,
+            metavar="FILE",
+            help="32 raw bytes that seal the private half, outside the output. Default: yours.",
+        )(function)
+        function = passphrase_options(function)
+        function = click.option("--key", "key_file", type=PATH, metavar="FILE", help=key_help)(
+            function
+        )
+        return click.option(
+            "--output-dir",
+            type=PATH,
+            metavar="DIR",
+            help="New or empty directory for the set. Default: receipts/<id> in the data folder.",
+        )(function)
+
+    return added
 
 
 def _evidence_parts(text: str | None) -> tuple[str, ...] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tallystick.cli.asking import Asked, request_options
+from tallystick.cli.asking import Asked, place_options, request_options
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import (
     PATH,
@@ -142,22 +142,7 @@ def _words(placed: PlacedOrder) -> list[str]:
 @command.command(name="run")
 @click.argument("ticket", type=PATH, metavar="TICKET")
 @model_option
-@click.option(
-    "--output-dir",
-    type=PATH,
-    metavar="DIR",
-    help="New or empty directory for the set. Default: receipts/<id> in the data folder.",
-)
-@click.option(
-    "--key", "key_file", type=PATH, metavar="FILE", help="The ticket's private key. Default: yours."
-)
-@passphrase_options
-@click.option(
-    "--audit-key-file",
-    type=PATH,
-    metavar="FILE",
-    help="32 raw bytes that seal the private half, outside the output. Default: yours.",
-)
+@place_options("The ticket's private key. Default: yours.")
 @click.option(
     "--bundle-dir",
     type=PATH,

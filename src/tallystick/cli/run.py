@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 from click.core import ParameterSource
 
-from tallystick.cli.asking import Asked, request_options
+from tallystick.cli.asking import Asked, place_options, request_options
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import PATH, json_option, model_option, threads_option
 from tallystick.cli.output import emit_json, note, note_new_key, printable_text
-from tallystick.cli.passphrase import passphrase_options, passphrase_source
+from tallystick.cli.passphrase import passphrase_source
 from tallystick.cli.progress import WorkProgress
 from tallystick.errors import UsageError
 
@@ -56,22 +56,7 @@ if TYPE_CHECKING:
 )
 @click.option("--tile", metavar="Z/X/Y", help="The tile of the bundle that is asked about.")
 @click.option("--split", metavar="NAME", help="Its split, where the tile is in several.")
-@click.option(
-    "--output-dir",
-    type=PATH,
-    metavar="DIR",
-    help="New or empty directory for the set. Default: receipts/<id> in the data folder.",
-)
-@click.option(
-    "--key", "key_file", type=PATH, metavar="FILE", help="Private key that signs. Default: yours."
-)
-@passphrase_options
-@click.option(
-    "--audit-key-file",
-    type=PATH,
-    metavar="FILE",
-    help="32 raw bytes that seal the private half, outside the output. Default: yours.",
-)
+@place_options("Private key that signs. Default: yours.")
 @threads_option
 @json_option
 @click.pass_context
