@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -100,12 +100,19 @@ class EngineHome:
         return subprocess.CompletedProcess(process.args, process.returncode, *text)
 
     def start(
-        self, *words: str | Path, variables: Mapping[str, str] | None = None, **changes: Any
+        self,
+        *words: str | Path,
+        before: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+        **changes: Any,
     ) -> subprocess.Popen[bytes]:
-        """Start ``python -m tallystick`` with none of the caller's TALLYSTICK variables."""
+        """Start ``python -m tallystick`` with none of the caller's TALLYSTICK variables.
+
+        ``before`` are the words for a program that executes the interpreter with what follows.
+        """
         kept = {k: v for k, v in os.environ.items() if not k.startswith("TALLYSTICK_")}
         return subprocess.Popen(
-            [sys.executable, "-m", "tallystick", *map(str, words)],
+            [sys.executable, *before, "-m", "tallystick", *map(str, words)],
             env={**kept, "TALLYSTICK_HOME": str(self.path), **(variables or {})},
             **{"stdin": subprocess.DEVNULL, **changes},
             stdout=subprocess.PIPE,

@@ -35,6 +35,7 @@ from tallystick.contracts.manifest import RuntimeManifest
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Core, Receipt
 from tallystick.contracts.runtime import SEQUENTIAL, RowClass
+from tallystick.contracts.sandbox_profile import SandboxProfile, holding
 from tallystick.errors import EvidenceError, IncomparableError, InputError, UsageError
 from tallystick.evidence.adapter.gates import gate_of
 from tallystick.evidence.gemm_trace import decode_trace
@@ -132,6 +133,7 @@ def replay(
     network_id: bytes | None = None,
     threads: int | None = None,
     transcript: TranscriptRequest | None = None,
+    sandbox: SandboxProfile | None = None,
     home: Path | None = None,
     on_progress: OnProgress = no_progress,
 ) -> ReplayReport:
@@ -139,7 +141,8 @@ def replay(
 
     The set is verified first, the signature against ``trust`` where it is given. ``key`` opens the
     private half; None tries the data folder's audit key. ``network_id`` is the network whose
-    receipts count, None the local one. Raises EvidenceError when the set does not
+    receipts count, None the local one. ``sandbox`` holds every child that opens the model;
+    SandboxError where it cannot. Raises EvidenceError when the set does not
     hold or the model is another one, IncomparableError when this machine cannot execute the
     receipt's runtime class, InputError when the private half is withheld or locked; with a
     ``transcript`` UsageError when it would pass its bounds, InputError for more tokens than it may
@@ -160,13 +163,15 @@ def replay(
     _require_model(core, model, where, on_progress)
     engine = find_engine(where)
     _require_engine(core, engine)
-    chosen = resolve(model, where, on_progress)
+    chosen = resolve(model, where, on_progress, sandbox)
     with open_model(chosen) as opened:
         # Between the two looks at it, another file may have come to its place.
         _require_digest(core, opened.digest)
         manifest = RuntimeManifest.decode_strict(held.public.manifest)
         require_claims(manifest, pinned_facts(chosen))
-        _require_class(receipt, where, engine, opened, chosen, threads, on_progress)
+        _require_class(
+            receipt, where, engine, opened, chosen, _Means(threads, sandbox, on_progress)
+        )
         job = ReplayJob(
             setup=engine.setup(threads),
             model_fd=opened.fd,
@@ -184,6 +189,7 @@ def replay(
             on_progress=on_progress,
             on_text=no_text if transcript is None else _lines(transcript, chosen),
             model_fd=opened.fd,
+            sandbox=holding(sandbox),
         )
         opened.unchanged()
     found_run, claimed = outcome.generation(), held.claimed()
@@ -226,6 +232,15 @@ def _lines(transcript: TranscriptRequest, model: ModelFile) -> OnText:
     """Return what takes the child's pieces, and holds the header to the model's facts."""
     gate = gate_of(model.facts)
     return TranscriptLines(transcript.on_line, lambda line: require_gate(line, gate)).take
+
+
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """How a replay computes, and who is told of it."""
+
+    threads: int | None
+    sandbox: SandboxProfile | None
+    on_progress: OnProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +328,11 @@ def _require_class(
     engine: InstalledEngine,
     opened: OpenModel,
     model: ModelFile,
-    threads: int | None,
-    on_progress: OnProgress,
+    means: _Means,
 ) -> None:
     """The receipt's runtime class must be one that is exact here."""
     runtime = receipt.core.runtime_class
-    here = fingerprints.current(home, engine, on_progress)
+    here = fingerprints.current(home, engine, means.on_progress)
     if here.digest != runtime.fingerprint:
         parts = fingerprints.differing_parts(
             here.short_parts(), receipt.observed.host.fingerprint_parts
@@ -339,7 +353,14 @@ def _require_class(
             )
         return
     calibration = calibration_of(
-        home, opened, model.facts, engine, here, threads=threads, on_progress=on_progress
+        home,
+        opened,
+        model.facts,
+        engine,
+        here,
+        threads=means.threads,
+        sandbox=means.sandbox,
+        on_progress=means.on_progress,
     )
     for exact in calibration.combinations:
         if exact.knobs == runtime.knobs and (

@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from tallystick.worker.order import PlacedOrder
 
 
+_declared_sandbox = click.option(
+    "--sandbox",
+    default="none",
+    show_default=True,
+    metavar="PROFILE",
+    help="What has to hold the engine that executes it: none, process, namespaces or full.",
+)
+
+
 @click.group(name="job")
 def command() -> None:
     """Order one job for one or two workers, and execute a slot of an ordered job.
@@ -39,6 +48,7 @@ def command() -> None:
 @command.command(name="declare")
 @model_option
 @request_options
+@_declared_sandbox
 @click.option(
     "--output", type=PATH, required=True, metavar="FILE", help="New file for the declaration."
 )
@@ -46,6 +56,7 @@ def command() -> None:
 def declare(
     model: str,
     asked: Asked,
+    sandbox: str,
     output: Path,
     as_json: bool,
 ) -> None:
@@ -58,7 +69,9 @@ def declare(
     """
     from tallystick.worker.order import declare_run
 
-    options = asked.options(read_prompt(None, asked.prompt_stdin, asked.prompt_file))
+    options = asked.options(
+        read_prompt(None, asked.prompt_stdin, asked.prompt_file), sandbox=sandbox
+    )
     with WorkProgress() as progress:
         run = declare_run(model, options, output=output, on_progress=progress.update)
     emit(
@@ -79,6 +92,7 @@ def declare(
     help="Public key (PEM) of a worker; once for a solo job, twice for two replicas.",
 )
 @request_options
+@_declared_sandbox
 @click.option(
     "--output-dir", type=PATH, required=True, metavar="DIR", help="New or empty, for the tickets."
 )
@@ -92,6 +106,7 @@ def order(
     model: str,
     worker: Sequence[Path],
     asked: Asked,
+    sandbox: str,
     output_dir: Path,
     network: str | None,
     key_file: Path | None,
@@ -110,7 +125,9 @@ def order(
     from tallystick.worker.order import place_order
 
     passphrase = passphrase_source(prompt=passphrase_prompt, file=passphrase_file)
-    options = asked.options(read_prompt(None, asked.prompt_stdin, asked.prompt_file))
+    options = asked.options(
+        read_prompt(None, asked.prompt_stdin, asked.prompt_file), sandbox=sandbox
+    )
     with WorkProgress() as progress:
         placed = place_order(
             model,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tallystick.cli.extras import require_engine
-from tallystick.cli.options import PATH, json_option, threads_option
+from tallystick.cli.options import PATH, json_option, sandbox_option, threads_option
 from tallystick.cli.output import emit, table
 from tallystick.cli.progress import WorkProgress
 from tallystick.errors import UsageError
@@ -65,15 +65,17 @@ def pull(model: str, registry: str | None, name: str | None, as_json: bool) -> N
     is_flag=True,
     help="If the engine would refuse the file, write a derived one that it accepts.",
 )
+@sandbox_option
 @json_option
-def add(path: Path, name: str | None, normalise: bool, as_json: bool) -> None:
+def add(path: Path, name: str | None, normalise: bool, sandbox: str, as_json: bool) -> None:
     """Name a GGUF file where it is; it is not copied."""
     from tallystick.models import add as adding
+    from tallystick.sandbox.profiles import strictly
     from tallystick.store.home import home
 
     register = adding.add_normalised if normalise else adding.add
     with WorkProgress() as work:
-        pin = register(path, home(), name=name, progress=work.update)
+        pin = register(path, home(), name=name, progress=work.update, sandbox=strictly(sandbox))
     _emit_pin(pin, as_json)
 
 
@@ -182,8 +184,11 @@ def metadata(name: str, output: Path, endpoint: str | None, as_json: bool) -> No
     "--fingerprint", is_flag=True, help="Measure this machine's numeric fingerprint anew instead."
 )
 @threads_option
+@sandbox_option
 @json_option
-def calibrate(model: str | None, fingerprint: bool, threads: int | None, as_json: bool) -> None:
+def calibrate(
+    model: str | None, fingerprint: bool, threads: int | None, sandbox: str, as_json: bool
+) -> None:
     """Find the kernel settings and batch sizes under which MODEL is exact on this machine.
 
     `run` and `replay` do this by themselves when it was not done; the result is kept for this
@@ -196,7 +201,7 @@ def calibrate(model: str | None, fingerprint: bool, threads: int | None, as_json
         if model is None:
             document, lines = _measured_fingerprint(work)
         else:
-            document, lines = _calibrated(model, threads, work)
+            document, lines = _calibrated(model, threads, sandbox, work)
     emit(document, as_json=as_json, lines=lines)
 
 
@@ -210,12 +215,17 @@ def _measured_fingerprint(work: WorkProgress) -> tuple[JSONValue, list[str]]:
     )
 
 
-def _calibrated(model: str, threads: int | None, work: WorkProgress) -> tuple[JSONValue, list[str]]:
+def _calibrated(
+    model: str, threads: int | None, sandbox: str, work: WorkProgress
+) -> tuple[JSONValue, list[str]]:
     from tallystick.contracts.codec import encode
     from tallystick.execution.calibrate_model import calibrate_model
     from tallystick.execution.knobs import knob_text
+    from tallystick.sandbox.profiles import strictly
 
-    found = calibrate_model(model, threads=threads, on_progress=work.update).calibration
+    found = calibrate_model(
+        model, threads=threads, sandbox=strictly(sandbox), on_progress=work.update
+    ).calibration
     rows = [("model", found.model_digest), ("layers", str(found.layers))]
     for number, exact in enumerate(found.combinations):
         row_class = exact.row_class

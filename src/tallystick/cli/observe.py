@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tallystick.cli.extras import require_engine
-from tallystick.cli.options import PATH, json_option, model_option
+from tallystick.cli.options import PATH, json_option, model_option, sandbox_option
 from tallystick.cli.output import emit, table
 from tallystick.cli.progress import WorkProgress
 from tallystick.errors import UsageError
@@ -49,6 +49,7 @@ from tallystick.receipts.report import as_document
     help="Run nothing: hold the transcript in FILE against MODEL and count what it holds.",
 )
 @click.option("--emit-output-bytes", is_flag=True, help="Put the answer's bytes into the result.")
+@sandbox_option
 @json_option
 def command(
     model: str,
@@ -58,6 +59,7 @@ def command(
     n_predict: int,
     transcript: Path | None,
     emit_output_bytes: bool,
+    sandbox: str,
     as_json: bool,
 ) -> None:
     """Run MODEL one token at a time and write what its graphs compute, as JSON lines.
@@ -68,13 +70,14 @@ def command(
 
     Exit status: 0 the transcript is complete, 1 a checked one does not hold, 2 a flag is out of
     range or the transcript would be too large, 3 this model cannot be run here, 4 bad prompt or
-    model, 7 the run failed.
+    model, 5 the sandbox cannot be enforced, 7 the run failed.
     """
     if transcript is not None:
         _check(transcript, model, as_json)
         return
     require_engine()
     from tallystick.execution.observe import ObserveOptions, observe
+    from tallystick.sandbox.profiles import strictly
     from tallystick.worker.request import MAX_PROMPT_BYTES, decode_prompt
 
     if not prompt_stdin:
@@ -87,7 +90,13 @@ def command(
         output_bytes="emit" if emit_output_bytes else "omit",
     )
     with WorkProgress() as progress:
-        observe(model, options, on_line=_write, on_progress=progress.update)
+        observe(
+            model,
+            options,
+            on_line=_write,
+            sandbox=strictly(sandbox),
+            on_progress=progress.update,
+        )
 
 
 def _check(transcript: Path, model: str, as_json: bool) -> None:

@@ -38,6 +38,18 @@ def model_option(function: F) -> F:
     )(function)
 
 
+def sandbox_option(function: F) -> F:
+    """Add ``--sandbox``; the verb receives ``sandbox: str``, for ``profiles.strictly``."""
+    return click.option(
+        "--sandbox",
+        default="none",
+        show_default=True,
+        metavar="PROFILE",
+        help="What has to hold each process that opens the model: none, process, namespaces, full, "
+        "or a .yaml file. Its own level or exit 5.",
+    )(function)
+
+
 def key_option(function: F) -> F:
     """Add the repeatable ``--key``; the verb receives ``key: tuple[Path, ...]``."""
     return click.option(

@@ -22,6 +22,7 @@ from tallystick.cli.options import (
     network_option,
     origin_document,
     origin_lines,
+    sandbox_option,
     threads_option,
     trust_policy_option,
 )
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     type=click.Choice(["graph", "sketch"]),
     help="What --transcript holds; see `observe`. Default: sketch.",
 )
+@sandbox_option
 @json_option
 @click.pass_context
 def command(
@@ -67,6 +69,7 @@ def command(
     threads: int | None,
     transcript: Path | None,
     observer: str | None,
+    sandbox: str,
     as_json: bool,
 ) -> None:
     """Execute the receipt at PATH again on MODEL and compare every token and state.
@@ -79,12 +82,13 @@ def command(
     one holds the prompt's and the answer's token ids. `observe --check` reads them again.
 
     Exit status: 0 every bit is equal, 1 something differs (and where), 2 the transcript would be
-    too large, 3 this machine cannot execute the receipt's runtime class, so nothing is said, 6 the
-    transcript cannot be written.
+    too large, 3 this machine cannot execute the receipt's runtime class, so nothing is said, 5 the
+    sandbox cannot be enforced, 6 the transcript cannot be written.
     """
     require_engine()
     from tallystick.audit.replay import TranscriptRequest, replay
     from tallystick.receipts.files import load_bundle_key, load_trust, set_directory
+    from tallystick.sandbox.profiles import strictly
 
     trust = load_trust(key, trust_policy) if key or trust_policy else None
     opener = load_bundle_key(audit_key_file, bundle_key_file, (set_directory(path),))
@@ -100,6 +104,7 @@ def command(
             network_id=network_of(network),
             threads=threads,
             transcript=wanted,
+            sandbox=strictly(sandbox),
             on_progress=progress.update,
         )
     origin = from_environment(context)

@@ -100,3 +100,8 @@ def at_least(found: str, wanted: str) -> bool:
 
 def _refusal(where: str, field: str, expected: str, found: str) -> EvidenceError:
     return EvidenceError(f"{where}: bad field {field}", expected=expected, found=found)
+
+
+def holding(profile: SandboxProfile | None) -> SandboxProfile | None:
+    """Return ``profile``, None for one that holds nothing."""
+    return None if profile is None or profile.level == "none" else profile

@@ -14,6 +14,7 @@ from tallystick.contracts.model import (
 )
 from tallystick.contracts.request import PRODUCER
 from tallystick.contracts.runtime import Knob, RowClass
+from tallystick.contracts.sandbox_profile import SandboxProfile, holding
 from tallystick.errors import IncomparableError, RunFailedError
 from tallystick.execution.fingerprint import Fingerprint
 from tallystick.execution.jobs import CalibrateJob
@@ -68,11 +69,13 @@ def calibrate(
     fingerprint: Fingerprint,
     *,
     threads: int | None = None,
+    sandbox: SandboxProfile | None = None,
     on_progress: OnProgress = no_progress,
 ) -> Calibration:
     """Return every exact combination, fastest generation first.
 
-    Raises IncomparableError with each setting's reason when none is exact.
+    ``sandbox`` holds the children that evaluate the model; SandboxError where it cannot. Raises
+    IncomparableError with each setting's reason when none is exact.
     """
     exact: list[ExactCombination] = []
     refused: list[Refusal] = []
@@ -86,7 +89,9 @@ def calibrate(
                 on_progress(what, number * total + done, len(settings) * total)
 
         job = CalibrateJob(engine.setup(threads), model.fd, setting.min_floor)
-        body = run_job(job, knobs, on_progress=report, model_fd=model.fd).body
+        body = run_job(
+            job, knobs, on_progress=report, model_fd=model.fd, sandbox=holding(sandbox)
+        ).body
         floor, top, layers = (
             _number(body, "floor"),
             _number(body, "max_rows"),
@@ -131,13 +136,25 @@ def calibration_of(
     fingerprint: Fingerprint,
     *,
     threads: int | None = None,
+    sandbox: SandboxProfile | None = None,
     on_progress: OnProgress = no_progress,
 ) -> Calibration:
-    """Return the stored calibration of this model here, calibrating first when there is none."""
+    """Return the stored calibration of this model here, calibrating first when there is none.
+
+    The rest is as for :func:`calibrate`.
+    """
     known = calibrations.load(home, model.digest, engine.build.library, fingerprint.digest)
     if known is not None and known.suite == SUITE:
         return known
-    made = calibrate(model, facts, engine, fingerprint, threads=threads, on_progress=on_progress)
+    made = calibrate(
+        model,
+        facts,
+        engine,
+        fingerprint,
+        threads=threads,
+        sandbox=sandbox,
+        on_progress=on_progress,
+    )
     calibrations.save(home, made)
     return made
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from tallystick.canonical.json import parse_strict
 from tallystick.contracts.runtime import SEQUENTIAL
+from tallystick.contracts.sandbox_profile import SandboxProfile, holding
 from tallystick.errors import (
     EvidenceError,
     IncomparableError,
@@ -66,18 +67,20 @@ def observe(
     *,
     on_line: OnLine,
     home: Path | None = None,
+    sandbox: SandboxProfile | None = None,
     on_progress: OnProgress = no_progress,
 ) -> ObservedRun:
     """Run ``model`` (a name or a path) and give every line of its transcript to ``on_line``.
 
     The lines (docs/spec/observer.md) are private: prompt and answer are in the last one. A run
     that fails on the way leaves a transcript without that last line, which no reader accepts.
-    Raises UsageError, InputError, IncomparableError or RunFailedError.
+    ``sandbox`` holds every child that opens the model; SandboxError where it cannot. Also raises
+    UsageError, InputError, IncomparableError or RunFailedError.
     """
     _check(options)
     where = home or default_home()
     engine = find_engine(where)
-    chosen = resolve(model, where, on_progress)
+    chosen = resolve(model, where, on_progress, sandbox)
     gate = gate_of(chosen.facts)
     lines = TranscriptLines(on_line, lambda line: require_gate(line, gate))
     with open_model(chosen) as opened:
@@ -90,7 +93,14 @@ def observe(
             observer=options.observer,
             output_bytes=options.output_bytes,
         )
-        outcome = run_job(job, (), on_progress=on_progress, on_text=lines.take, model_fd=opened.fd)
+        outcome = run_job(
+            job,
+            (),
+            on_progress=on_progress,
+            on_text=lines.take,
+            model_fd=opened.fd,
+            sandbox=holding(sandbox),
+        )
         opened.unchanged()
     return _observed_run(outcome.body)
 

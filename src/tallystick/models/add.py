@@ -9,6 +9,7 @@ from typing import Final
 
 from tallystick.contracts.model import PIN_SCHEMA, ModelFacts, ModelPin
 from tallystick.contracts.request import PRODUCER
+from tallystick.contracts.sandbox_profile import SandboxProfile
 from tallystick.errors import InputError, RunFailedError
 from tallystick.models.digests import DigestCache, HashedFile, hash_descriptor
 from tallystick.models.facts_child import read_facts
@@ -34,21 +35,32 @@ def derived_name(text: str) -> str:
 
 
 def add(
-    path: Path, home: Path, *, name: str | None = None, progress: Progress = silent
+    path: Path,
+    home: Path,
+    *,
+    name: str | None = None,
+    progress: Progress = silent,
+    sandbox: SandboxProfile | None = None,
 ) -> ModelPin:
     """Register the GGUF file at ``path`` where it is, and return its pin; nothing is copied.
 
-    Raises InputError for a file that is no sound model or a name that is taken, IncomparableError
+    ``sandbox`` holds the child that reads the file; SandboxError where it cannot. Raises InputError
+    for a file that is no sound model or a name that is taken, IncomparableError
     for a file that the engine's loader refuses as it is (see :func:`add_normalised`).
     """
     real = resolved(path)
     chosen = _name_for(path, name)
     hashed = hash_file(real, home, progress)
-    return pin_file(real, hashed, chosen, home, source=_source(real))
+    return pin_file(real, hashed, chosen, home, source=_source(real), sandbox=sandbox)
 
 
 def add_normalised(
-    path: Path, home: Path, *, name: str | None = None, progress: Progress = silent
+    path: Path,
+    home: Path,
+    *,
+    name: str | None = None,
+    progress: Progress = silent,
+    sandbox: SandboxProfile | None = None,
 ) -> ModelPin:
     """Register a derived file that the engine's loader accepts, written by the versioned transform.
 
@@ -62,12 +74,13 @@ def add_normalised(
         chosen = checked_name(f"{chosen}-normalised")  # the source keeps its place
     with opened(real) as descriptor:
         source = DigestCache(home).digest_of(descriptor, progress=progress)
-        facts = read_facts(descriptor)
+        facts = read_facts(descriptor, sandbox)
         if facts.needs_normalising:
             final = models_dir(home) / f"{chosen}.gguf"
-            derived = _derive(descriptor, source, final, progress)
-            return _save_derived(final, chosen, home, source, derived, _source(real))
-    return pin_file(real, source, chosen, home, source=_source(real))
+            derived = _derive(descriptor, source, final, progress, sandbox)
+            pin = _derived_pin(final, chosen, home, source, derived, _source(real), sandbox)
+            return save_pin(pin, home)
+    return pin_file(real, source, chosen, home, source=_source(real), sandbox=sandbox)
 
 
 def hash_file(path: Path, home: Path, progress: Progress) -> HashedFile:
@@ -76,13 +89,21 @@ def hash_file(path: Path, home: Path, progress: Progress) -> HashedFile:
         return DigestCache(home).digest_of(descriptor, progress=progress)
 
 
-def pin_file(path: Path, hashed: HashedFile, name: str, home: Path, *, source: str) -> ModelPin:
+def pin_file(
+    path: Path,
+    hashed: HashedFile,
+    name: str,
+    home: Path,
+    *,
+    source: str,
+    sandbox: SandboxProfile | None = None,
+) -> ModelPin:
     """Parse the file at ``path``, which was hashed before, and save a pin called ``name`` for it.
 
     Raises InputError when it changed since, and what :func:`add` raises.
     """
     with opened(path) as descriptor:
-        facts = read_facts(descriptor)
+        facts = read_facts(descriptor, sandbox)
         _require_same(descriptor, hashed, path)
     require_loadable(facts, path)
     return save_pin(_pin(name, path, home, hashed, facts, source), home)
@@ -133,12 +154,18 @@ def _require_same(descriptor: int, hashed: HashedFile, path: Path) -> None:
         )
 
 
-def _derive(descriptor: int, source: HashedFile, final: Path, progress: Progress) -> HashedFile:
+def _derive(
+    descriptor: int,
+    source: HashedFile,
+    final: Path,
+    progress: Progress,
+    sandbox: SandboxProfile | None,
+) -> HashedFile:
     """Write the derived file to ``final`` unless an equal one is there; return its digest."""
     with PartialFile(final) as partial:
         try:
             partial.clear()
-            write_normalised(descriptor, partial.fd, progress)
+            write_normalised(descriptor, partial.fd, progress, sandbox)
             derived = hash_descriptor(partial.fd, progress=progress)
             _require_same(descriptor, source, final)
             if move_into_place(partial.path, final):
@@ -163,12 +190,17 @@ def _require_equal(final: Path, derived: HashedFile, progress: Progress) -> Hash
     return found
 
 
-def _save_derived(
-    final: Path, name: str, home: Path, source: HashedFile, derived: HashedFile, origin: str
+def _derived_pin(
+    final: Path,
+    name: str,
+    home: Path,
+    source: HashedFile,
+    derived: HashedFile,
+    origin: str,
+    sandbox: SandboxProfile | None,
 ) -> ModelPin:
     with opened(final) as descriptor:
-        facts = read_facts(descriptor)
+        facts = read_facts(descriptor, sandbox)
     if facts.needs_normalising:
         raise RunFailedError("the derived file still needs normalising")
-    pin = _pin(name, resolved(final), home, derived, facts, origin, derived_from=source.digest)
-    return save_pin(pin, home)
+    return _pin(name, resolved(final), home, derived, facts, origin, derived_from=source.digest)

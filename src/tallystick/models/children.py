@@ -7,7 +7,9 @@ import resource
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tallystick.contracts.sandbox_profile import SandboxProfile, holding
 from tallystick.errors import InputError, RunFailedError
+from tallystick.sandbox.confinement import Confinement
 
 #: Address space of a child that parses a header: the largest one it accepts, with room to spare.
 PARSER_MEMORY: Final = 1536 * 1024 * 1024
@@ -33,6 +35,18 @@ def bounded_memory(limit: int = PARSER_MEMORY) -> Iterator[None]:
             expected=f"less than {limit >> 20} MiB",
             hint="the file is damaged or was made to harm a reader",
         ) from None
+
+
+def reader_confinement(
+    sandbox: SandboxProfile | None, *modules: str, writes: bool = False
+) -> Confinement | None:
+    """Return what holds a child that parses a header; None where nothing has to.
+
+    It imports ``modules`` before the lock; one that ``writes`` may make the file behind a
+    descriptor of its own grow.
+    """
+    held = holding(sandbox)
+    return None if held is None else Confinement(held, modules=modules, writes=writes)
 
 
 def requested_descriptor(request: Any, name: str) -> int:

@@ -10,23 +10,35 @@ from typing import Any
 
 from tallystick.contracts.codec import decode, encode
 from tallystick.contracts.model import ModelFacts
-from tallystick.models.children import PARSER_PATIENCE, bounded_memory, requested_descriptor
+from tallystick.contracts.sandbox_profile import SandboxProfile
+from tallystick.models.children import (
+    PARSER_PATIENCE,
+    bounded_memory,
+    reader_confinement,
+    requested_descriptor,
+)
 from tallystick.sandbox.channel import Channel, serve
 from tallystick.sandbox.messages import well_formed
 from tallystick.sandbox.process import run_child
 
 PROGRAM = "tallystick.models.facts_child"
+_READER = "tallystick.models.facts"
 
 
-def read_facts(descriptor: int) -> ModelFacts:
+def read_facts(descriptor: int, sandbox: SandboxProfile | None = None) -> ModelFacts:
     """Return the facts about the file behind ``descriptor``, read by a child process.
 
-    Raises InputError for a file that is not a sound GGUF model, IncomparableError for one that
-    cannot be used as it is (a part of a split model, an adapter), RunFailedError when the child
-    fails.
+    With a ``sandbox`` the child locks itself and is audited before it reads; SandboxError where
+    that is not possible. Raises InputError for a file that is not a sound GGUF model,
+    IncomparableError for one that cannot be used as it is (a part of a split model, an adapter),
+    RunFailedError when the child fails.
     """
     body = run_child(
-        PROGRAM, {"fd": descriptor}, pass_fds=(descriptor,), idle_timeout=PARSER_PATIENCE
+        PROGRAM,
+        {"fd": descriptor},
+        pass_fds=(descriptor,),
+        idle_timeout=PARSER_PATIENCE,
+        confinement=reader_confinement(sandbox, _READER),
     )
     with well_formed("facts about a model"):
         return decode(ModelFacts, body, where="model facts")

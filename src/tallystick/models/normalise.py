@@ -12,9 +12,15 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tallystick.canonical.json import JSONValue
+from tallystick.contracts.sandbox_profile import SandboxProfile
 from tallystick.engine.gguf_writer import ValueType
 from tallystick.errors import InputError, RunFailedError, UnavailableError
-from tallystick.models.children import PARSER_PATIENCE, bounded_memory, requested_descriptor
+from tallystick.models.children import (
+    PARSER_PATIENCE,
+    bounded_memory,
+    reader_confinement,
+    requested_descriptor,
+)
 from tallystick.models.files import Progress
 from tallystick.models.gguf import (
     MAGIC,
@@ -38,15 +44,21 @@ _REPORT_EVERY: Final = 64 * 1024 * 1024
 _MAX_ARCHITECTURE: Final = 64
 
 
-def write_normalised(source: int, target: int, progress: Progress) -> int:
+def write_normalised(
+    source: int, target: int, progress: Progress, sandbox: SandboxProfile | None = None
+) -> int:
     """Write the derived file of ``source`` into ``target`` (both descriptors) through a child.
+
+    It is held by ``sandbox``, if there is one; SandboxError where that is not possible.
 
     Returns its length in bytes. Raises InputError for a file that is not sound or needs nothing,
     UnavailableError when the disk is full, RunFailedError when the child fails.
     """
     written: int | None = None
     request: JSONValue = {"source": source, "target": target}
-    with Child(PROGRAM, request, pass_fds=(source, target)) as child:
+    held = reader_confinement(sandbox, writes=True)
+    os.lseek(target, 0, os.SEEK_SET)
+    with Child(PROGRAM, request, pass_fds=(source, target), confinement=held) as child:
         for message in child.messages(idle_timeout=PARSER_PATIENCE):
             body = message.body
             if message.kind == "progress":
@@ -96,7 +108,7 @@ class _Writer:
         view = memoryview(data)
         try:
             while view:
-                written = os.pwrite(self._descriptor, view, self.position)
+                written = os.write(self._descriptor, view)  # pwrite is not for the sandboxed
                 self.position += written
                 view = view[written:]
         except OSError as error:

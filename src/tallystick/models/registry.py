@@ -20,6 +20,7 @@ from typing import Final
 from tallystick.canonical.json import JSONValue, parse_canonical
 from tallystick.contracts.codec import decode_bytes, encode_bytes
 from tallystick.contracts.model import PIN_SCHEMA, ModelFacts, ModelPin
+from tallystick.contracts.sandbox_profile import SandboxProfile
 from tallystick.errors import (
     EvidenceError,
     IncomparableError,
@@ -103,10 +104,16 @@ def checked_name(name: str) -> str:
     return name
 
 
-def resolve(name_or_path: str, home: Path, progress: Progress = silent) -> ModelFile:
+def resolve(
+    name_or_path: str,
+    home: Path,
+    progress: Progress = silent,
+    sandbox: SandboxProfile | None = None,
+) -> ModelFile:
     """Return the model that a name or a path means, hashed (or known from the cache) and parsed.
 
-    A name of a pin wins unless the text has a directory separator. Raises InputError for an
+    A name of a pin wins unless the text has a directory separator. ``sandbox`` holds the child that
+    parses it; SandboxError where it cannot. Raises InputError for an
     unknown or damaged model or a pinned file that is no longer what was pinned, IncomparableError
     for a file that the engine's loader refuses as it is.
     """
@@ -119,7 +126,7 @@ def resolve(name_or_path: str, home: Path, progress: Progress = silent) -> Model
         hashed = DigestCache(home).digest_of(descriptor, progress=progress)
         if pin is not None:
             _require_pinned(pin, hashed)
-        facts = read_facts(descriptor) if pin is None else pin.facts
+        facts = read_facts(descriptor, sandbox) if pin is None else pin.facts
     require_loadable(facts, real)
     return ModelFile(real, hashed.digest, hashed.identity.size, pin, facts, hashed.identity)
 

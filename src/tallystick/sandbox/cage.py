@@ -102,7 +102,7 @@ class _Cage:
 
     def control(self) -> None:
         """Try the channels in a process that is not locked, and report what was seen."""
-        seen = probes.try_channels(self._spec.targets) | probes.try_entries(_nothing)
+        seen = probes.try_channels(self._spec.targets)
         self._send("control", encode(Observations.of(seen)))
 
     def leave(self) -> None:
@@ -140,6 +140,7 @@ class _Cage:
                     spec.limits,
                     own_count=at_least(spec.level, "namespaces"),
                     model_size=spec.model_size,
+                    writes=spec.writes,
                 )
         with self._at("privileges"):
             privileges.no_new_privileges()
@@ -148,8 +149,9 @@ class _Cage:
     def report(self) -> None:
         """Install the filter, try the channels from inside, report, wait to be looked at."""
         spec = self._spec
-        entries = probes.try_entries(self._install if self._filter is not None else _nothing)
+        entries: dict[str, str | None] = {}
         if self._filter is not None:
+            entries = probes.try_entries(self._install)
             with self._at("filter"):
                 self._install()
         seen = probes.try_channels(spec.targets) | entries
@@ -165,10 +167,6 @@ class _Cage:
     def _install(self) -> None:
         assert self._filter is not None
         seccomp.install(self._filter)
-
-
-def _nothing() -> None:
-    """Leave a forked process as it is."""
 
 
 def _read_spec(descriptor: int) -> CageSpec:

@@ -20,13 +20,14 @@ class CageSpec:
     """How a child program has to lock itself before it does anything else.
 
     It imports ``modules`` and loads ``libraries`` before, and sees ``files`` after. It keeps the
-    descriptors ``keep`` and its standard streams, reports on ``report`` and waits for a byte on
-    ``go``; both are closed then.
+    descriptors ``keep`` (whose files may grow if it ``writes``) and its standard streams, reports
+    on ``report`` and waits for a byte on ``go``; both are closed then.
     """
 
     level: Enforcement
     limits: SandboxLimits | None
     model_size: U64
+    writes: bool
     report: Number
     go: Number
     keep: Annotated[tuple[Number, ...], MaxLength(_MAX_FILES)]

@@ -30,7 +30,8 @@ class Confinement:
     """What holds a child, and what it needs inside.
 
     ``files`` (files or folders) are readable inside besides the runtime; ``libraries`` are loaded
-    and ``modules`` imported before the lock; ``model_size`` is what it will map, in bytes.
+    and ``modules`` imported before the lock; ``model_size`` is what it will map, in bytes; one that
+    ``writes`` may make a file grow that it was given open.
     ``on_open`` says what becomes of a child with an open channel that its level promises closed.
     """
 
@@ -39,6 +40,7 @@ class Confinement:
     libraries: tuple[Path, ...] = ()
     modules: tuple[str, ...] = ()
     model_size: int = 0
+    writes: bool = False
     on_open: Literal["refuse", "report"] = "refuse"
 
 
@@ -103,6 +105,7 @@ def _spec(
             level=level,
             limits=confinement.profile.limits,
             model_size=confinement.model_size,
+            writes=confinement.writes,
             report=report,
             go=go,
             keep=tuple(keep),

@@ -100,13 +100,15 @@ def close_descriptors(keep: Iterable[int]) -> None:
     os.closerange(low, 1 << 20 if hard == resource.RLIM_INFINITY else max(hard, low))
 
 
-def apply_limits(limits: SandboxLimits, *, own_count: bool, model_size: int) -> None:
+def apply_limits(limits: SandboxLimits, *, own_count: bool, model_size: int, writes: bool) -> None:
     """Set the limits, hard ones included.
 
     With ``own_count`` the kernel counts this user's processes in a namespace of its own, so they
-    can be bounded. ``model_size`` is added to the bound on address space, in bytes.
+    can be bounded. Without ``writes`` no file can grow. ``model_size`` is added to the bound on
+    address space, in bytes.
     """
-    wanted = [(getattr(resource, f"RLIMIT_{name}", None), 0) for name in _ZERO_LIMITS]
+    zero = [name for name in _ZERO_LIMITS if not (writes and name == "FSIZE")]
+    wanted = [(getattr(resource, f"RLIMIT_{name}", None), 0) for name in zero]
     wanted.append((getattr(resource, "RLIMIT_SIGPENDING", None), _PENDING_SIGNALS))
     wanted.append((resource.RLIMIT_NOFILE, limits.open_files))
     if own_count:

@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tallystick.contracts.egress import CHANNEL_NAMES
 from tallystick.sandbox import kernel
 from tallystick.sandbox.targets import TargetNames
 
@@ -42,21 +41,21 @@ _I386_SOCKET: Final = bytes.fromhex("53 b867010000 bb01000000 b901000000 31d2 cd
 
 
 def try_channels(targets: TargetNames) -> dict[str, Seen]:
-    """Try every channel but the ``ENTRIES`` and return what was seen of each, by name."""
+    """Try every channel and return what was seen of each, by name.
+
+    Where forking is refused the ``ENTRIES`` are missing: :func:`try_entries` was for them before.
+    """
     probes = _probes(targets)
-    return {name: _seen(probes[name]) for name in CHANNEL_NAMES if name not in ENTRIES}
+    seen = {name: _seen(action) for name, action in probes.items()}
+    return seen | _try_forked(targets)
 
 
 def try_entries(before: Callable[[], None]) -> dict[str, Seen]:
-    """Try the other entries into the kernel, each in a forked process.
+    """Try the other entries into the kernel, each in a forked process that they may kill.
 
-    ``before`` is called there first: it puts that process under the filter, if there is one.
+    ``before`` is called there first: it puts that process under the filter.
     """
-    entries: Mapping[str, Action] = {"i386_socket": _i386_socket, "x32_socket": _x32_socket}
-    return {name: _forked(action, before) for name, action in entries.items()}
-
-
-ENTRIES: Final = ("i386_socket", "x32_socket")
+    return {name: _forked(action, before) for name, action in ENTRIES.items()}
 
 
 def _probes(to: TargetNames) -> dict[str, Action]:
@@ -83,17 +82,45 @@ def _probes(to: TargetNames) -> dict[str, Action]:
         "read_outside": lambda: _read(f"{to.folder}/{to.file_name}"),
         "read_passwd": lambda: _read("/etc/passwd"),
         "list_outside": lambda: os.listdir(to.folder),
-        "ptrace_parent": lambda: _ptrace(to.parent),
         "signal_parent": lambda: os.kill(to.parent, 0),
         "read_parent_memory": lambda: _read_memory(to.parent, int(to.parent_address)),
         "pidfd_parent": lambda: os.close(kernel.call("pidfd_open", to.parent, 0)),
-        "fork": _fork,
         "execve": _execve,
         "memfd": lambda: os.close(os.memfd_create("probe", 0)),
         "userfaultfd": _userfaultfd,
         "keyctl": lambda: kernel.call("keyctl", _KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING, 0),
-        "unshare": _unshare,
     }
+
+
+def _try_forked(to: TargetNames) -> dict[str, Seen]:
+    """Try what may change or kill this process, all in one that is forked, the deadly one last.
+
+    That this is possible is what is seen of "fork". Where it is not, the others but the ``ENTRIES``
+    are tried here: they fail wherever forking fails.
+    """
+    # A process in a user namespace of its own may trace nobody outside: that comes after.
+    mild: dict[str, Action] = {"ptrace_parent": lambda: _ptrace(to.parent), "unshare": _unshare}
+    try:
+        reader, writer = os.pipe()
+        pid = _quiet_fork()
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "EUNKNOWN")
+        return {"fork": name} | {name: _seen(action) for name, action in mild.items()}
+    if pid == 0:
+        _let_signals_kill()
+        for name in ("x32_socket", *mild, "i386_socket"):
+            action = mild[name] if name in mild else ENTRIES[name]
+            os.write(writer, f"{name} {_errno_of(action)}\n".encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as told:
+        lines = [line.split() for line in told.read().decode("ascii").splitlines()]
+    _, status = os.waitpid(pid, 0)
+    seen: dict[str, Seen] = {name: _named(int(code)) for name, code in lines}
+    if os.WIFSIGNALED(status):
+        # Where there is no 32-bit entry: the process that tried it is gone.
+        seen.setdefault("i386_socket", signal.Signals(os.WTERMSIG(status)).name)
+    return {"fork": None} | seen
 
 
 def _seen(action: Action) -> Seen:
@@ -163,8 +190,8 @@ def _read(path: str) -> None:
 
 
 def _ptrace(pid: int) -> None:
-    # Where this goes through, the tracer has to be gone at once: its end is what detaches it.
-    _through_fork(lambda: kernel.call("ptrace", _PTRACE_SEIZE, pid, None, None))
+    # Where this goes through, the tracer is gone soon: its end is what detaches it.
+    kernel.call("ptrace", _PTRACE_SEIZE, pid, None, None)
 
 
 def _read_memory(pid: int, address: int) -> None:
@@ -183,7 +210,7 @@ def _userfaultfd() -> None:
 
 
 def _unshare() -> None:
-    _through_fork(lambda: kernel.function("unshare", ctypes.c_int(_CLONE_NEWUSER)))
+    kernel.function("unshare", ctypes.c_int(_CLONE_NEWUSER))
 
 
 def _execve() -> None:
@@ -192,13 +219,6 @@ def _execve() -> None:
         os.execv("/nonexistent/program", ["program"])  # noqa: S606
     except FileNotFoundError:
         return  # looked for, so it would have been executed
-
-
-def _fork() -> None:
-    pid = _quiet_fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 def _i386_socket() -> None:
@@ -219,20 +239,8 @@ def _x32_socket() -> None:
     kernel.call(_X32_SOCKET, socket.AF_UNIX, socket.SOCK_STREAM, 0)
 
 
-def _through_fork(action: Action) -> None:
-    """Do ``action`` in a forked process; where forking is refused, in this one.
-
-    It is for actions that fail wherever forking fails.
-    """
-    try:
-        pid = _quiet_fork()
-    except OSError:
-        action()
-        return
-    if pid == 0:
-        os._exit(_errno_of(action))
-    if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-        raise OSError(code, "refused")
+#: The other entries into the kernel, of which a filter knows nothing but that they are others.
+ENTRIES: Final[Mapping[str, Action]] = {"i386_socket": _i386_socket, "x32_socket": _x32_socket}
 
 
 def _errno_of(action: Action) -> int:
@@ -249,16 +257,23 @@ def _forked(action: Action, before: Callable[[], None]) -> Seen:
     """Return what is seen of ``action`` in a forked process, a signal that kills it included."""
     pid = _quiet_fork()
     if pid == 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        for number in (signal.SIGSYS, signal.SIGSEGV, signal.SIGILL):
-            signal.signal(number, signal.SIG_DFL)
+        _let_signals_kill()
         before()
         os._exit(_errno_of(action))
     _, status = _wait(pid)
     if os.WIFSIGNALED(status):
         return signal.Signals(os.WTERMSIG(status)).name
-    code = os.waitstatus_to_exitcode(status)
+    return _named(os.waitstatus_to_exitcode(status))
+
+
+def _named(code: int) -> Seen:
     return errno.errorcode.get(code, "EUNKNOWN") if code else None
+
+
+def _let_signals_kill() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number in (signal.SIGSYS, signal.SIGSEGV, signal.SIGILL):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _wait(pid: int) -> tuple[int, int]:

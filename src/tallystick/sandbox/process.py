@@ -284,10 +284,13 @@ def run_child(
     environment: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
     idle_timeout: float | None = None,
+    confinement: Confinement | None = None,
 ) -> dict[str, Any]:
     """Run a child program to its end and return the body of its one ``result`` message."""
     result: dict[str, Any] | None = None
-    with Child(program, request, environment=environment, pass_fds=pass_fds) as child:
+    with Child(
+        program, request, environment=environment, pass_fds=pass_fds, confinement=confinement
+    ) as child:
         for message in child.messages(idle_timeout=idle_timeout):
             if message.kind == "result":
                 result = message.body

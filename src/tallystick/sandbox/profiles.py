@@ -7,6 +7,7 @@ the folder ``profiles`` has the same as files, to be copied and changed.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from tallystick.contracts.sandbox_profile import (
     NONE,
     SandboxLimits,
     SandboxProfile,
+    holding,
     read_profile,
 )
 from tallystick.errors import EvidenceError, InputError
@@ -47,6 +49,29 @@ def load_profile(name_or_path: str) -> SandboxProfile:
     path = Path(name_or_path)
     data = read_given(path, max_bytes=MAX_PROFILE, what="the sandbox profile")
     return parse_profile(data, where=f"sandbox profile {path}")
+
+
+def shipped_profile(name: str) -> SandboxProfile:
+    """Return the profile that ships under ``name``, for a run that is executed elsewhere.
+
+    Raises InputError for any other.
+    """
+    if name not in SHIPPED:
+        raise InputError(
+            "a run that is declared for a queue or a ticket names a profile that ships",
+            expected=", ".join(SHIPPED),
+            found=ascii(name[:64]),
+        )
+    return SHIPPED[name]
+
+
+def strictly(name_or_path: str) -> SandboxProfile | None:
+    """Return the profile for a child about which no receipt will say how it was held, as `holding`.
+
+    Its own level or none of it: a lower one that it would accept could not be told of. Raises
+    InputError.
+    """
+    return holding(replace(load_profile(name_or_path), lowest=None))
 
 
 def parse_profile(data: bytes, *, where: str) -> SandboxProfile:

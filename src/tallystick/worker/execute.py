@@ -12,7 +12,7 @@ from tallystick.contracts.egress import EgressReport
 from tallystick.contracts.generation import Generation
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL, Knob, RowClass, RuntimeClass
-from tallystick.contracts.sandbox_profile import SandboxProfile, at_least
+from tallystick.contracts.sandbox_profile import SandboxProfile, at_least, holding
 from tallystick.errors import InputError, SandboxError
 from tallystick.execution import fingerprint as fingerprints
 from tallystick.execution.calibrate import calibration_of
@@ -84,15 +84,22 @@ class Executed:
     audit: EgressReport | None
 
 
-def declared_profile(run: InferenceRun, wanted: str) -> SandboxProfile:
-    """Return the sandbox profile that a run declares: one that ships, or the one at ``wanted``.
+def named_profile(name: str | None, wanted: str) -> SandboxProfile:
+    """Return the sandbox profile called ``name``: one that ships, or the one at ``wanted``.
 
-    What a run declares is a name and never a path. Raises InputError when the profile is not the
-    declared one, SandboxError when it allows less than the run demands.
+    What a run declares is a name and never a path. None, for a run that is yet to be declared, is
+    the wanted one. Raises InputError when there is none.
     """
-    profile = SHIPPED.get(run.sandbox_profile)
-    if profile is None:
-        profile = load_profile(wanted)
+    return SHIPPED.get(name or "") or load_profile(wanted)
+
+
+def declared_profile(run: InferenceRun, wanted: str) -> SandboxProfile:
+    """Return the sandbox profile that a run declares, see :func:`named_profile`.
+
+    Raises InputError when the profile is not the declared one, SandboxError when it allows less
+    than the run demands.
+    """
+    profile = named_profile(run.sandbox_profile, wanted)
     if profile.name != run.sandbox_profile:
         raise InputError(
             "the sandbox profile is not the one that the run declares",
@@ -114,9 +121,13 @@ def prepare_class(
     model: ModelFile,
     engine: InstalledEngine,
     options: RunOptions,
+    sandbox: SandboxProfile,
     on_progress: OnProgress,
 ) -> Prepared:
-    """Return the runtime class to run in, measuring what is not known yet on this machine."""
+    """Return the runtime class to run in, measuring what is not known yet on this machine.
+
+    A calibration is held as the run will be, by ``sandbox``.
+    """
     fingerprint = fingerprints.current(home, engine, on_progress)
     if options.policy == SEQUENTIAL:
         knobs: tuple[Knob, ...] = ()
@@ -129,6 +140,7 @@ def prepare_class(
             engine,
             fingerprint,
             threads=options.threads,
+            sandbox=sandbox,
             on_progress=on_progress,
         )
         best = calibration.combinations[0]
@@ -176,7 +188,7 @@ def execute(
         on_progress=show.on_progress,
         on_text=streamed.write,
         model_fd=opened.fd,
-        sandbox=None if settled.sandbox.level == "none" else settled.sandbox,
+        sandbox=holding(settled.sandbox),
         templates=templates,
         bus=show.bus,
     )

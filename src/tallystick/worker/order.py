@@ -18,6 +18,7 @@ from tallystick.execution.launch import OnProgress, no_progress
 from tallystick.models.manifest import model_profile, pinned_facts
 from tallystick.models.registry import resolve
 from tallystick.receipts.scheduling import JobTerms, order_job, tickets
+from tallystick.sandbox.profiles import shipped_profile
 from tallystick.store.artifacts import OutputPlace, prepare
 from tallystick.store.files import exists, opened_directory, remove, write_new
 from tallystick.store.home import home as default_home
@@ -63,16 +64,17 @@ def place_order(
     IncomparableError for a model without compute units, or UnavailableError.
     """
     check_options(options)
+    sandbox = shipped_profile(options.sandbox)
     keys = tuple(read_public_key(path) for path in workers)
     if not 1 <= len(keys) <= _MAX_WORKERS or len({*keys}) != len(keys):
         raise UsageError("a job has one worker or two different ones", found=f"{len(keys)} keys")
     where = home or default_home()
     require_apart(where, output_dir)
     with prepare(output_dir) as place:
-        chosen = resolve(model, where, on_progress)
+        chosen = resolve(model, where, on_progress, sandbox)
         profile = model_profile(pinned_facts(chosen))
         scheduler, created = _scheduler(signer or SignerChoice(), where)
-        run = declare(options, chosen.digest, chosen.facts, commit_key(where))
+        run = declare(options, chosen.digest, chosen.facts, commit_key(where), sandbox)
         issued = epoch_of(now_ms())
         terms = JobTerms(
             network_id=local_network_id() if network_id is None else network_id,
@@ -110,9 +112,10 @@ def declare_run(
     ``output`` exists, UnavailableError.
     """
     check_options(options)
+    sandbox = shipped_profile(options.sandbox)
     where = home or default_home()
-    chosen = resolve(model, where, on_progress)
-    run = declare(options, chosen.digest, chosen.facts, commit_key(where))
+    chosen = resolve(model, where, on_progress, sandbox)
+    run = declare(options, chosen.digest, chosen.facts, commit_key(where), sandbox)
     try:
         with opened_directory(output.parent) as descriptor:
             if exists(descriptor, output.name):

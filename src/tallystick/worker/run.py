@@ -52,6 +52,7 @@ from tallystick.worker.execute import (
     Show,
     declared_profile,
     execute,
+    named_profile,
     prepare_class,
 )
 from tallystick.worker.keys import SignerChoice, existing_key, require_apart
@@ -243,7 +244,10 @@ def _sealed(
     """Settle, execute and seal; whatever is private is gone on return, but for the answer."""
     home = where.home or default_home()
     engine = find_engine(home)
-    chosen = resolve(model, home, show.on_progress)
+    declared = order.request
+    name = None if declared is None else declared.sandbox_profile
+    held = named_profile(name, order.options.sandbox)
+    chosen = resolve(model, home, show.on_progress, held)
     with open_model(chosen) as opened:
         pinned, profile = _held_model(chosen, engine)
         run, sandbox = _declared(order, chosen, home)
@@ -254,7 +258,9 @@ def _sealed(
             run, signer.public, profile.model_profile_id, profile.native_context_tokens
         )
         settled = Settled(run, papers, order.options, pinned, engine, sandbox)
-        prepared = prepare_class(home, opened, chosen, engine, order.options, show.on_progress)
+        prepared = prepare_class(
+            home, opened, chosen, engine, order.options, sandbox, show.on_progress
+        )
         executed = execute(settled, opened, prepared, show, where.templates)
     # Made now that there is something to seal.
     audit, made = (keys.audit, False) if keys.audit else default_audit_key(home, directory)

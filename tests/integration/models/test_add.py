@@ -27,6 +27,8 @@ from tallystick.models.check import check, describe
 from tallystick.models.facts_child import read_facts
 from tallystick.models.listing import list_models
 from tallystick.models.registry import find_pin, open_model, pin_path, resolve
+from tallystick.sandbox import process
+from tallystick.sandbox.profiles import SHIPPED
 from tests.support.gguf_bytes import (
     I32,
     STRING,
@@ -38,6 +40,7 @@ from tests.support.gguf_bytes import (
     tiny,
 )
 from tests.support.registry_stub import digest_of
+from tests.support.sandboxes import need_level
 
 MODEL = tiny().build()
 HYBRID = tiny("qwen35moe").with_entries(
@@ -177,7 +180,7 @@ def test_a_file_that_changes_while_it_is_added(
 ) -> None:
     path = write(tmp_path / "m.gguf", MODEL)
 
-    def changing(descriptor: int) -> object:
+    def changing(descriptor: int, _sandbox: object) -> object:
         facts = read_facts(descriptor)
         os.utime(path, ns=(1, 1))
         return facts
@@ -186,6 +189,25 @@ def test_a_file_that_changes_while_it_is_added(
     with pytest.raises(InputError, match="changed while"):
         add(path, home)
     assert find_pin("m", home) is None
+
+
+def test_a_derived_file_is_the_same_when_its_children_are_held(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_level("full")
+    levels: list[str] = []
+    monkeypatch.setattr(process, "require_passed", lambda report: levels.append(report.level))
+    path = write(tmp_path / "m.gguf", everything(REGULAR).build())
+    plain = add_normalised(path, home)
+    assert levels == []
+    held = add_normalised(path, tmp_path / "other", sandbox=SHIPPED["full"])
+    assert (held.digest, held.derived_from, held.facts) == (
+        plain.digest,
+        plain.derived_from,
+        plain.facts,
+    )
+    # The source's facts, the transform, the derived file's facts.
+    assert levels == ["full"] * 3
 
 
 def test_the_regular_file_needs_nothing(home: Path, tmp_path: Path) -> None:
@@ -298,7 +320,7 @@ def test_a_full_disk_leaves_nothing(home: Path, tmp_path: Path) -> None:
 def test_a_failed_transform_leaves_nothing(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(source: int, target: int, progress: object) -> int:
+    def failing(source: int, target: int, progress: object, _sandbox: object) -> int:
         os.pwrite(target, b"half", 0)
         raise RunFailedError("the child died")
 
