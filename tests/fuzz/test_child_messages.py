@@ -216,13 +216,13 @@ def test_the_child_says_how_many_events_it_had(monkeypatch: pytest.MonkeyPatch) 
     job = generate_job(1)
     for said in (3, 9):
         outcome = outcome_of(
-            monkeypatch, event(0), event(2), Message("result", {"events": said}), job=job
+            monkeypatch, event(0), event(2), Message("result", {"events_told": said}), job=job
         )
         assert (len(outcome.events), outcome.stamped) == (2, said)
     for wrong in (2, 10, -1, True, "3", None):
         with pytest.raises(RunFailedError, match="events"):
             outcome_of(
-                monkeypatch, event(0), event(2), Message("result", {"events": wrong}), job=job
+                monkeypatch, event(0), event(2), Message("result", {"events_told": wrong}), job=job
             )
 
 

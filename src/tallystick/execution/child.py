@@ -39,12 +39,12 @@ def handle(request: Any, channel: Channel) -> None:
         from tallystick.execution.generate_child import run_generate
 
         generation = run_generate(job, reporter)
-        channel.send("result", {"generation": encode(generation), "events": reporter.events})
+        channel.send("result", {"generation": encode(generation), "events_told": reporter.events})
     elif isinstance(job, ReplayJob):
         from tallystick.execution.replay_child import run_replay
 
         generation = run_replay(job, reporter)
-        channel.send("result", {"generation": encode(generation), "events": reporter.events})
+        channel.send("result", {"generation": encode(generation), "events_told": reporter.events})
     elif isinstance(job, CalibrateJob):
         from tallystick.execution.calibrate_child import run_calibrate
 

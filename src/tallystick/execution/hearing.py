@@ -61,9 +61,10 @@ class Hearing:
     def count(self, body: dict[str, Any]) -> int:
         """Return how many events the child says it had, dropped ones included.
 
-        ``body`` is that of a result. Raises RunFailedError when that cannot be.
+        ``body`` is that of a result, whose own "events" may be of another kind. Raises
+        RunFailedError when that cannot be.
         """
-        said = counted(body, "events") if "events" in body else self._next
+        said = counted(body, "events_told") if "events_told" in body else self._next
         if not self._next <= said <= self._most:
             raise RunFailedError(
                 "the child had another number of events than it says",

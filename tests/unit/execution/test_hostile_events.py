@@ -58,7 +58,7 @@ def hostile(*messages: tuple[str, dict[str, Any]], times: int = 1, sleep: int = 
 
 
 def test_a_child_of_these_that_keeps_the_rules_is_heard() -> None:
-    outcome = hostile(event(0), event(2), ("result", {"events": 5}), DONE, sleep=600)
+    outcome = hostile(event(0), event(2), ("result", {"events_told": 5}), DONE, sleep=600)
     assert ([one.seq for one in outcome.events], outcome.stamped) == ([0, 2], 5)
     assert outcome.peak_rss > 1 << 20
 
@@ -75,8 +75,8 @@ def test_a_child_of_these_that_keeps_the_rules_is_heard() -> None:
         ([event(0, rss="9" * 25)], "malformed event"),
         ([event(0), RESULT, event(1), DONE], "went on after its result"),
         ([event(0), RESULT, RESULT, DONE], "went on after its result"),
-        ([event(0), ("result", {"events": 0}), DONE], "another number of events"),
-        ([event(0), ("result", {"events": MOST + 1}), DONE], "another number of events"),
+        ([event(0), ("result", {"events_told": 0}), DONE], "another number of events"),
+        ([event(0), ("result", {"events_told": MOST + 1}), DONE], "another number of events"),
         ([event(0, rss=str(1 << 40)), RESULT, DONE], "more memory than it had"),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else None,
