@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tallystick.canonical.json import jcs
 from tallystick.contracts.codec import encode
 from tallystick.contracts.generation import Generation, HostFacts, Timings
+from tallystick.contracts.residency import NO_RING
 from tallystick.contracts.runtime import RowClass
 from tallystick.errors import EvidenceError, RunFailedError, TallystickError, UsageError
 from tallystick.execution import launch
@@ -53,6 +54,7 @@ GENERATION = Generation(
     self_check="not_run",
     timings=Timings(1, 2, 3, 4),
     rss_before=5,
+    residency=NO_RING,
     host=HostFacts("cpu", "avx2", "glibc", "Linux", "3.11", 2, "none", "none"),
     platform=make_platform(),
 )

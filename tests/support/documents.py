@@ -163,6 +163,7 @@ def example_observed() -> Observed:
         egress_audit=EgressAudit("not_run", None),
         rss=Memory(1000, 2000, 0),
         gpu_memory=None,
+        ring_depth=0,
         evictions=0,
         prefetch_hits=0,
         prefetch_misses=0,

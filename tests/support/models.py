@@ -181,6 +181,31 @@ def toy_hybrid_small() -> Recipe:
     return partial(_hybrid, shape, _q8_half_head)
 
 
+def large_llama(layers: int) -> Recipe:
+    """A dense llama of 25 MB a layer, Q8_0, with a small cache.
+
+    Its layers are alike, so that it is quickly written.
+    """
+
+    def make(vocabulary: Vocabulary) -> Model:
+        shape = replace(
+            _DENSE, layers=1, width=1536, heads=24, heads_kv=1, head_width=64, feed_forward=4096
+        )
+        one = _transformer(shape, _uniform("Q8_0"), CHATML_TEMPLATE, vocabulary)
+        count = gguf_writer.u32("llama.block_count", layers)
+        metadata = tuple(count if e.key == count.key else e for e in one.metadata)
+        block = [tensor for tensor in one.tensors if tensor.name.startswith("blk.0.")]
+        others = [tensor for tensor in one.tensors if not tensor.name.startswith("blk.")]
+        copies = [
+            replace(tensor, name=f"blk.{layer}.{tensor.name.removeprefix('blk.0.')}")
+            for layer in range(layers)
+            for tensor in block
+        ]
+        return replace(one, metadata=metadata, tensors=(*others, *copies))
+
+    return make
+
+
 def short_rope_sections(recipe: Recipe) -> Recipe:
     """The same model with 3 elements in ``rope.dimension_sections``: the loader wants 4."""
 
@@ -244,6 +269,7 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
         "moe": toy_moe(),
         "moe-q8": toy_moe(kind_of=_uniform("Q8_0")),
         "mixtral": toy_moe("llama"),
+        "llama-28": large_llama(28),
         "hybrid-q8": toy_hybrid_q8(),
         "hybrid-q4k": toy_hybrid_q4k(),
         "hybrid-small": toy_hybrid_small(),

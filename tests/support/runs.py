@@ -34,6 +34,7 @@ from tallystick.contracts.manifest_parts import shape_of
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Receipt
 from tallystick.contracts.request import ExpectedDigest, InferenceRun
+from tallystick.contracts.residency import Residency
 from tallystick.contracts.runtime import EngineBuild, RuntimeClass
 from tallystick.errors import UnavailableError
 from tallystick.evidence.gemm_trace import decode_trace
@@ -245,8 +246,8 @@ class HonestRun:
 
     def generation(self, **changes: Any) -> Generation:
         """Return the child's result again, with ``changes``."""
-        core, host = self.receipt.core, self.receipt.observed.host
-        spent = self.receipt.observed.durations_ns
+        core, seen = self.receipt.core, self.receipt.observed
+        host, spent = seen.host, seen.durations_ns
         observed, routes = self.observed, self.private.expert_routes
         generation = Generation(
             rendered_prompt=self.opening.rendered_prompt,
@@ -273,6 +274,13 @@ class HonestRun:
             self_check=self.receipt.observed.self_check,
             timings=Timings(spent.load, spent.prefill, spent.decode, spent.seal),
             rss_before=self.receipt.observed.rss.before,
+            residency=Residency(
+                seen.ring_depth,
+                seen.residency,
+                seen.evictions,
+                seen.prefetch_hits,
+                seen.prefetch_misses,
+            ),
             host=HostFacts(
                 host.cpu,
                 host.cpu_features,

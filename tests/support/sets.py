@@ -40,6 +40,7 @@ from tallystick.contracts.request import (
     ExpectedDigest,
     InferenceRun,
 )
+from tallystick.contracts.residency import NO_RING
 from tallystick.contracts.runtime import EngineBuild, Knob, RowClass, RuntimeClass
 from tallystick.contracts.ticket import Ticket
 from tallystick.evidence.observed import encode_observed
@@ -143,6 +144,7 @@ def make_generation(**changes: Any) -> Generation:
         self_check="not_run",
         timings=Timings(load=5_000_000, prefill=7_000_000, decode=9_000_000, seal=0),
         rss_before=20_000_000,
+        residency=NO_RING,
         host=HostFacts(
             cpu="Test CPU",
             cpu_features="avx2",

@@ -59,6 +59,7 @@ from tallystick.execution.launch import (
     run_job,
 )
 from tallystick.execution.observe import OnLine, TranscriptLines, require_gate
+from tallystick.execution.rings import check_depth, ring_plan
 from tallystick.execution.schedule import MAX_FLOOR
 from tallystick.models.add import hash_file
 from tallystick.models.manifest import pinned_facts
@@ -134,6 +135,7 @@ def replay(
     threads: int | None = None,
     transcript: TranscriptRequest | None = None,
     sandbox: SandboxProfile | None = None,
+    ring_depth: int = 0,
     home: Path | None = None,
     on_progress: OnProgress = no_progress,
 ) -> ReplayReport:
@@ -142,12 +144,14 @@ def replay(
     The set is verified first, the signature against ``trust`` where it is given. ``key`` opens the
     private half; None tries the data folder's audit key. ``network_id`` is the network whose
     receipts count, None the local one. ``sandbox`` holds every child that opens the model;
-    SandboxError where it cannot. Raises EvidenceError when the set does not
+    SandboxError where it cannot. ``ring_depth`` is how many layers of the model are in memory at a
+    time, 0 for all, whatever the receipt's run had. Raises EvidenceError when the set does not
     hold or the model is another one, IncomparableError when this machine cannot execute the
     receipt's runtime class, InputError when the private half is withheld or locked; with a
     ``transcript`` UsageError when it would pass its bounds, InputError for more tokens than it may
     have.
     """
+    check_depth(ring_depth)
     where = home or default_home()
     context = VerifyContext(
         trust,
@@ -182,6 +186,7 @@ def replay(
             renderer=receipt.observed.host.renderer,
             transcript="none" if transcript is None else transcript.observer,
             file_name="" if transcript is None else chosen.path.name,
+            ring=ring_plan(opened, ring_depth),
         )
         outcome = run_job(
             job,

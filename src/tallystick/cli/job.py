@@ -16,6 +16,7 @@ from tallystick.cli.options import (
     model_option,
     network_of,
     network_option,
+    ring_depth_option,
     threads_option,
 )
 from tallystick.cli.output import emit, note_new_key, printable
@@ -167,6 +168,7 @@ def _words(placed: PlacedOrder) -> list[str]:
     help="Where the dataset bundle of the ticket's run is, if it names one.",
 )
 @threads_option
+@ring_depth_option
 @json_option
 def run(
     ticket: Path,
@@ -178,6 +180,7 @@ def run(
     audit_key_file: Path | None,
     bundle_dir: Path | None,
     threads: int | None,
+    ring_depth: int,
     as_json: bool,
 ) -> None:
     """Execute the slot of TICKET on MODEL and leave a signed set of files, as `run` does.
@@ -197,6 +200,7 @@ def run(
             model,
             read_ticket(ticket),
             threads=threads,
+            ring_depth=ring_depth,
             place=Place(
                 output_dir=output_dir,
                 signer=SignerChoice(key_file, passphrase),

@@ -149,6 +149,19 @@ def origin_document(found: dict[str, JSONValue]) -> dict[str, JSONValue]:
     return {"from_environment": found} if found else {}
 
 
+def ring_depth_option(function: F) -> F:
+    """Add ``--ring-depth``; the verb receives ``ring_depth: int``."""
+    return click.option(
+        "--ring-depth",
+        type=click.IntRange(0, 4096),
+        default=0,
+        show_default=True,
+        metavar="K",
+        help="Layers of the model in memory at a time, for a model larger than memory; changes the "
+        "speed, never a bit. 0: all of them.",
+    )(function)
+
+
 def threads_option(function: F) -> F:
     """Add ``--threads``; the verb receives ``threads: int | None``."""
     return click.option(

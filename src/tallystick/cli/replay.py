@@ -22,6 +22,7 @@ from tallystick.cli.options import (
     network_option,
     origin_document,
     origin_lines,
+    ring_depth_option,
     sandbox_option,
     threads_option,
     trust_policy_option,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 @bundle_key_options
 @network_option
 @threads_option
+@ring_depth_option
 @click.option(
     "--transcript",
     type=PATH,
@@ -70,6 +72,7 @@ def command(
     transcript: Path | None,
     observer: str | None,
     sandbox: str,
+    ring_depth: int,
     as_json: bool,
 ) -> None:
     """Execute the receipt at PATH again on MODEL and compare every token and state.
@@ -105,6 +108,7 @@ def command(
             threads=threads,
             transcript=wanted,
             sandbox=strictly(sandbox),
+            ring_depth=ring_depth,
             on_progress=progress.update,
         )
     origin = from_environment(context)

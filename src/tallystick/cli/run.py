@@ -11,7 +11,13 @@ from click.core import ParameterSource
 
 from tallystick.cli.asking import Asked, place_options, request_options
 from tallystick.cli.extras import require_engine
-from tallystick.cli.options import PATH, json_option, model_option, threads_option
+from tallystick.cli.options import (
+    PATH,
+    json_option,
+    model_option,
+    ring_depth_option,
+    threads_option,
+)
 from tallystick.cli.output import emit_json, note, note_new_key, printable_text
 from tallystick.cli.passphrase import passphrase_source
 from tallystick.cli.progress import WorkProgress
@@ -58,6 +64,7 @@ if TYPE_CHECKING:
 @click.option("--split", metavar="NAME", help="Its split, where the tile is in several.")
 @place_options("Private key that signs. Default: yours.")
 @threads_option
+@ring_depth_option
 @json_option
 @click.pass_context
 def command(
@@ -78,6 +85,7 @@ def command(
     passphrase_file: Path | None,
     audit_key_file: Path | None,
     threads: int | None,
+    ring_depth: int,
     as_json: bool,
 ) -> None:
     """Run MODEL on a prompt, stream the answer, and leave a signed set of files.
@@ -110,6 +118,7 @@ def command(
                     disclosure=disclosure,
                     self_check="yes" if self_check else "no",
                     threads=threads,
+                    ring_depth=ring_depth,
                     sandbox=sandbox,
                 ),
                 output_dir=output_dir,
@@ -126,6 +135,7 @@ def command(
                 tile=tile,
                 split=split,
                 threads=threads,
+                ring_depth=ring_depth,
                 place=Place(output_dir=output_dir, signer=signer, audit_key=audit_key_file),
                 on_text=stream.write,
                 on_progress=progress.update,

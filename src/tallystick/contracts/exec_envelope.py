@@ -16,7 +16,7 @@ MAX_EXEC_BYTES: Final = 64 * 1024
 #: What the schema file of ``geoai.receipt/v1alpha1`` hashes to: a receipt is held to this contract.
 #: A test holds it to the schema; here it is a constant, because a verifier makes no schemas.
 RECEIPT_SCHEMA_DIGEST: Final = (
-    "sha256:1e32859a424c6bcdb7602bbf06e1deaeb6451d2bf0fa035c6359b50dbe08249e"
+    "sha256:7a9558804591a9f47e014fb602984d5f9eb0e3003bfe3db2b3201662a2c8dd07"
 )
 
 Version = Annotated[str, Pattern(r"[0-9A-Za-z][0-9A-Za-z.+-]*", 64)]

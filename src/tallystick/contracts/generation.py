@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from tallystick.contracts.platform import PlatformFacts
+from tallystick.contracts.residency import Residency
 from tallystick.contracts.types import (
     U32,
     U64,
@@ -82,5 +83,6 @@ class Generation:
     self_check: Annotated[str, OneOf(("not_run", "passed"))]
     timings: Timings
     rss_before: U64
+    residency: Residency
     host: HostFacts
     platform: PlatformFacts

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from tallystick.contracts.request import Disclosure, Enforcement, Producer
+from tallystick.contracts.residency import RESIDENCIES
 from tallystick.contracts.runtime import EngineBuild, RuntimeClass
 from tallystick.contracts.types import (
     U32,
@@ -140,7 +141,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What this execution looked like; differs from run to run."""
+    """What this execution looked like; differs from run to run.
+
+    ``ring_depth`` to ``residency`` say what became of the model's layers in memory
+    (docs/spec/receipt.md#layers-in-memory).
+    """
 
     run_digest: Digest
     run_id: UuidText
@@ -151,10 +156,11 @@ class Observed:
     egress_audit: EgressAudit
     rss: Memory
     gpu_memory: Memory | None
+    ring_depth: U32
     evictions: U64
     prefetch_hits: U64
     prefetch_misses: U64
-    residency: Annotated[str, OneOf(("all_resident", "ring", "unobservable"))]
+    residency: Annotated[str, OneOf(RESIDENCIES)]
     dropped_events: U64
     telemetry_digest: Digest
     self_check: Annotated[str, OneOf(("not_run", "passed"))]

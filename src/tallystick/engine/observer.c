@@ -24,6 +24,7 @@
 #define ROWS 1
 #define IDS 2
 #define PRODUCT 4
+#define BOUNDARY 8 /* nothing is read: the end of a layer */
 
 #define CHECK_FLASH 1
 #define CHECK_CACHE 2
@@ -86,6 +87,7 @@ static int32_t roles_of(struct tap * tap, const struct ggml_tensor * t) {
         if (t->type == TYPE_I32 && is_flat(t) && t->src[0]) roles |= IDS;
         else tap->unreadable++;
     }
+    if (tap->on_layer && rows_layer(t) >= 0) roles |= BOUNDARY;
     return roles;
 }
 
@@ -171,17 +173,22 @@ static void read_product(struct tap * tap, const struct ggml_tensor * t) {
     if (to) memcpy(to, t->data, (size_t) (4 * count));
 }
 
-bool tap_callback(struct ggml_tensor * t, bool asks, void * user_data) {
-    struct tap * tap = user_data;
-    if (asks) return ask(tap, t);
+static void read_node(struct tap * tap, const struct ggml_tensor * t) {
     if (elements(t) && !t->data) {
         if (tap->roles & ROWS) tap->bad_rows++;
-        else tap->unreadable++;
-        return true;
+        else if (tap->roles & ~BOUNDARY) tap->unreadable++;
+        return;
     }
     if (tap->roles & ROWS) read_rows(tap, t, ROWS, rows_layer(t), 0);
     if (tap->roles & IDS) read_rows(tap, t, IDS, ids_layer(t), t->src[0]->ne[0]);
     if (tap->roles & PRODUCT) read_product(tap, t);
+}
+
+bool tap_callback(struct ggml_tensor * t, bool asks, void * user_data) {
+    struct tap * tap = user_data;
+    if (asks) return ask(tap, t);
+    read_node(tap, t);
+    if (tap->roles & BOUNDARY) tap->on_layer(rows_layer(t));
     return true;
 }
 

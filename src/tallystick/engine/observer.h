@@ -80,6 +80,7 @@ struct tap {
     int32_t op_flash_attention; /* in: operation numbers of the build */
     int32_t op_set_rows;
     int32_t op_product;
+    void (*on_layer)(int32_t layer); /* in: called when a layer is done; NULL for nobody */
     int64_t flash_nodes; /* out: counters since the tap was made */
     int64_t cache_nodes;
     int64_t cache_nodes_not_f16;

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from tallystick.contracts.residency import NO_RING, Residency, RingPlan
 from tallystick.engine.libllama.adapter import LlamaModel, open_model
 from tallystick.engine.libllama.compiled_tap import open_taps
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.tap import TapMaker
+from tallystick.engine.pages import MappedFile
+from tallystick.engine.ring import Happening, LayerRing
 from tallystick.errors import EvidenceError, IncomparableError
 from tallystick.evidence.adapter.offload import scan_offload
 from tallystick.execution.jobs import EngineSetup
 from tallystick.sandbox.channel import Channel
-from tallystick.telemetry.events import EventKind, Stamper
+from tallystick.telemetry.events import MAX_LAYER_EVENTS, EventKind, Stamper
 from tallystick.telemetry.rss import resident_bytes
+
+_LAYER_EVENTS: Final[Mapping[Happening, EventKind]] = {
+    "hit": EventKind.PREFETCH_HIT,
+    "miss": EventKind.PREFETCH_MISS,
+    "installed": EventKind.LAYER_INSTALLED,
+    "evicted": EventKind.LAYER_EVICTED,
+}
 
 
 class Reporter:
@@ -30,10 +42,20 @@ class Reporter:
         self._channel = channel
         self._stamp = Stamper(resident_bytes)
         self._last = 0.0
+        self._layer_events = 0
 
-    def event(self, kind: EventKind, index: int | None = None) -> None:
+    def layer(self, happening: Happening, layer: int) -> None:
+        """Report what happened to a layer in a ring, unless enough of that was reported.
+
+        What is not reported has no number either: it was not dropped, the receipt's counts have it.
+        """
+        if self._layer_events < MAX_LAYER_EVENTS:
+            self._layer_events += 1
+            self.event(_LAYER_EVENTS[happening], layer=layer)
+
+    def event(self, kind: EventKind, index: int | None = None, layer: int | None = None) -> None:
         """Report a telemetry event."""
-        event = self._stamp(kind, index)
+        event = self._stamp(kind, index, layer)
         self._channel.offer(
             "event",
             {
@@ -43,6 +65,7 @@ class Reporter:
                 "wall_ns": str(event.wall_ns),
                 "rss": str(event.rss),
                 "index": event.index,
+                "layer": event.layer,
             },
         )
 
@@ -91,9 +114,15 @@ def load_engine(setup: EngineSetup) -> tuple[Library, TapMaker]:
 
 
 class Engine:
-    """The library and the model of one job."""
+    """The library and the model of one job; with a ``plan`` its layers move in a ring."""
 
-    def __init__(self, setup: EngineSetup, model_fd: int, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        setup: EngineSetup,
+        model_fd: int,
+        reporter: Reporter,
+        plan: RingPlan | None = None,
+    ) -> None:
         self.library, taps = load_engine(setup)
         self.threads = setup.threads
         self.observer = taps.kind
@@ -106,6 +135,20 @@ class Engine:
         self.load_ns = time.monotonic_ns() - started
         reporter.event(EventKind.LOAD_COMPLETE)
         require_processor(self.library.offload_log())
+        self._asked_depth = 0 if plan is None else plan.depth
+        self._ring: LayerRing | None = None
+        # With room for every layer nothing has to move: the loader has read them all.
+        if plan is not None and plan.depth < self.model.layers:
+            self._ring = LayerRing(
+                MappedFile(model_fd), plan.extents, self.model.layers, plan.depth, reporter.layer
+            )
+            self.model.move_layers(self._ring)
+
+    def residency(self) -> Residency:
+        """Return what became of the model's pages so far."""
+        if self._ring is None:
+            return replace(NO_RING, ring_depth=self._asked_depth)
+        return self._ring.residency()
 
 
 def require_processor(log: str) -> None:

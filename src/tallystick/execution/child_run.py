@@ -123,6 +123,7 @@ class ChildRun:
             self_check=self_check,
             timings=timings,
             rss_before=self.rss_before,
+            residency=self.engine.residency(),
             host=self._host(),
             platform=self._platform(),
         )

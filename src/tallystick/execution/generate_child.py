@@ -29,7 +29,7 @@ def run_generate(job: GenerateJob, reporter: Reporter) -> Generation:
     """
     reporter.event(EventKind.INIT)
     rss_before = resident_bytes()
-    engine = Engine(job.setup, job.model_fd, reporter)
+    engine = Engine(job.setup, job.model_fd, reporter, job.ring)
     prompt = prepare_prompt(engine.model, job.run)
     require_ordered_length(len(prompt.ids), job.max_prompt_tokens)
     cells = context_of(engine.model, job.run, len(prompt.ids), job.row_class)

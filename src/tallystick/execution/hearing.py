@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from tallystick.errors import RunFailedError
 from tallystick.telemetry.bus import EventBus
-from tallystick.telemetry.events import Event, EventKind
+from tallystick.telemetry.events import LAYER_EVENTS, Event, EventKind
 
 _U32: Final = 2**32
 _U64: Final = 2**64
@@ -130,6 +130,7 @@ def _event(body: dict[str, Any]) -> Event:
             wall_ns=_big(body, "wall_ns"),
             rss=_big(body, "rss"),
             index=counted(body, "index", _U32) if kind is EventKind.TOKEN_EMITTED else None,
+            layer=counted(body, "layer", _U32) if kind in LAYER_EVENTS else None,
         )
     except ValueError:
         raise RunFailedError("the child sent an unknown event") from None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from tallystick.contracts.request import InferenceRun
+from tallystick.contracts.residency import RingPlan
 from tallystick.contracts.runtime import Knob, RowClass
 from tallystick.contracts.types import (
     U32,
@@ -52,6 +53,7 @@ class GenerateJob:
 
     ``credential_id`` is that of the worker: its own root over the states is bound to it. A prompt
     of more than ``max_prompt_tokens``, which its scheduler set, is refused before it is evaluated.
+    With a ``ring`` no more layers than its depth are kept in memory.
     """
 
     setup: EngineSetup
@@ -61,6 +63,7 @@ class GenerateJob:
     credential_id: Hex32
     max_prompt_tokens: U32
     self_check: Annotated[str, OneOf(("no", "yes"))]
+    ring: RingPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class ReplayJob:
 
     The evidence is what the run asked for; ``credential_id`` is that of the worker who ran it, and
     ``renderer`` is what the receipt says rendered its prompt. ``transcript`` asks for one of the
-    pass, in which the model's file is called ``file_name``.
+    pass, in which the model's file is called ``file_name``. ``ring`` is this execution's own.
     """
 
     setup: EngineSetup
@@ -81,6 +84,7 @@ class ReplayJob:
     renderer: ShortText
     transcript: Annotated[str, OneOf(("none", "graph", "sketch"))] = "none"
     file_name: Annotated[str, MaxLength(1024)] = ""
+    ring: RingPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

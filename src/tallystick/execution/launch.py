@@ -35,7 +35,7 @@ from tallystick.sandbox.confinement import Confinement
 from tallystick.sandbox.messages import CHILD_ERRORS, ErrorClasses, Message, well_formed
 from tallystick.sandbox.process import Child
 from tallystick.telemetry.bus import EventBus, LocalBus
-from tallystick.telemetry.events import Event
+from tallystick.telemetry.events import MAX_LAYER_EVENTS, Event
 
 PROGRAM: Final = "tallystick.execution.child"
 # A child that computes says so all the time (`Channel.keep_alive`): the deadline is on silence,
@@ -182,7 +182,7 @@ def run_job(
     _require_same_library(job.setup)
     name = next(name for name, kind in JOBS.items() if isinstance(job, kind))
     environment = ENGINE_ENVIRONMENT | {knob.name: knob.value for knob in knobs}
-    most_events = _OTHER_EVENTS + (job.run.max_tokens if isinstance(job, GenerateJob) else 0)
+    most_events = _most_events(job)
     result: dict[str, Any] | None = None
     modules = _modules(name)
     template = None if templates is None else templates.of(job.setup, environment, modules)
@@ -224,6 +224,12 @@ def _pass_on(message: Message, on_progress: OnProgress, on_text: OnText) -> None
     elif message.kind == "progress":
         what = str(body.get("what"))[:40]
         on_progress(what, counted(body, "done"), counted(body, "total"))
+
+
+def _most_events(job: Job) -> int:
+    tokens = job.run.max_tokens if isinstance(job, GenerateJob) else 0
+    ring = isinstance(job, GenerateJob | ReplayJob) and job.ring is not None
+    return _OTHER_EVENTS + tokens + MAX_LAYER_EVENTS * ring
 
 
 def _modules(name: str) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def run_replay(job: ReplayJob, reporter: Reporter) -> Generation:
     """
     reporter.event(EventKind.INIT)
     rss_before = resident_bytes()
-    engine = Engine(job.setup, job.model_fd, reporter)
+    engine = Engine(job.setup, job.model_fd, reporter, job.ring)
     model = engine.model
     prompt, cells = prompt_of_receipt(model, job)
     _check_claim(job, model)

@@ -242,7 +242,7 @@ def observed_of(
     enforced: Enforced,
 ) -> Observed:
     """Return the part that differs from run to run."""
-    timings = generation.timings
+    timings, layers = generation.timings, generation.residency
     return Observed(
         run_digest=digests.run_digest(run),
         run_id=run.run_id,
@@ -259,10 +259,11 @@ def observed_of(
         egress_audit=enforced.summary,
         rss=Memory(before=generation.rss_before, peak=facts.rss_peak, after=facts.rss_after),
         gpu_memory=None,
-        evictions=0,
-        prefetch_hits=0,
-        prefetch_misses=0,
-        residency="all_resident",
+        ring_depth=layers.ring_depth,
+        evictions=layers.evictions,
+        prefetch_hits=layers.prefetch_hits,
+        prefetch_misses=layers.prefetch_misses,
+        residency=layers.residency,
         dropped_events=parse_log(telemetry).dropped,
         telemetry_digest=format_digest(sha256(telemetry)),
         self_check=generation.self_check,

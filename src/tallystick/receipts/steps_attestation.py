@@ -15,9 +15,9 @@ from tallystick.attest.trust import LINKS, TrustPolicy
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.errors import EvidenceError
 from tallystick.receipts.documents import SetDocuments
+from tallystick.receipts.fields import require_equal
 from tallystick.receipts.report import Link
 from tallystick.receipts.steps_match import Parties, three_way
-from tallystick.receipts.steps_structure import require_equal
 
 MISSING: Final = "missing"
 UNTRUSTED: Final = "present, no trusted key"

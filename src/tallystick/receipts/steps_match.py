@@ -18,7 +18,7 @@ from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.digests import request_digest
 from tallystick.contracts.request import InferenceRun
 from tallystick.receipts.documents import SetDocuments
-from tallystick.receipts.steps_structure import require_equal
+from tallystick.receipts.fields import require_equal
 
 
 @dataclass(frozen=True, slots=True)

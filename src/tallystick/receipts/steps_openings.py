@@ -28,8 +28,9 @@ from tallystick.contracts.sandbox_profile import at_least
 from tallystick.contracts.scalars import base64_size
 from tallystick.errors import EvidenceError
 from tallystick.receipts.documents import SetDocuments
+from tallystick.receipts.fields import require_equal
 from tallystick.receipts.papers import required_level
-from tallystick.receipts.steps_structure import require_equal, timestamp_ns
+from tallystick.receipts.steps_structure import timestamp_ns
 
 _LEAF_CHECK_BYTES = 4
 

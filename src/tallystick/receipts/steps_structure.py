@@ -22,6 +22,8 @@ from tallystick.contracts.sandbox_profile import NO_SANDBOX
 from tallystick.errors import EvidenceError
 from tallystick.evidence.state_tree import leaf_count
 from tallystick.receipts.documents import SetDocuments
+from tallystick.receipts.fields import require_equal
+from tallystick.receipts.steps_residency import check_layer_events, check_residency
 
 STATE_COMMITTED: Final = "state_committed"
 GEMM_TRACED: Final = "gemm_traced"
@@ -38,16 +40,10 @@ def check_structure(documents: SetDocuments) -> str:
     _check_sandbox(core, observed)
     _check_worker_root(core, observed)
     _check_execution(documents)
+    check_residency(core, observed)
     _check_telemetry(documents)
+    check_layer_events(observed, documents.telemetry)
     return f"every file named by the marker, {len(documents.telemetry.rows)} telemetry events"
-
-
-def require_equal(field: str, expected: object, found: object) -> None:
-    """Raise EvidenceError naming ``field`` unless both values, which must be public, are equal."""
-    if expected != found:
-        raise EvidenceError(
-            f"{field} is not what the other fields say", expected=str(expected), found=str(found)
-        )
 
 
 def timestamp_ns(text: str) -> int:
@@ -134,13 +130,6 @@ def _check_times(observed: Observed) -> None:
     parts = observed.durations_ns
     if parts.load + parts.prefill + parts.decode + parts.seal > total:
         raise EvidenceError("observed.durations_ns.total is less than the sum of its parts")
-
-
-def _check_residency(observed: Observed) -> None:
-    require_equal("observed.residency", "all_resident", observed.residency)
-    require_equal("observed.evictions", 0, observed.evictions)
-    require_equal("observed.prefetch_hits", 0, observed.prefetch_hits)
-    require_equal("observed.prefetch_misses", 0, observed.prefetch_misses)
 
 
 def _check_absent_parts(observed: Observed) -> None:
@@ -275,6 +264,5 @@ _CORE_CHECKS: Final[tuple[Callable[[Core], None], ...]] = (
 )
 _OBSERVED_CHECKS: Final[tuple[Callable[[Observed], None], ...]] = (
     _check_times,
-    _check_residency,
     _check_absent_parts,
 )

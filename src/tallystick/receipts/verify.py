@@ -28,6 +28,7 @@ from tallystick.receipts.compute_case import (
 )
 from tallystick.receipts.compute_steps import COMPUTE_STEPS
 from tallystick.receipts.documents import SetDocuments, find_id, read_documents
+from tallystick.receipts.fields import require_equal
 from tallystick.receipts.halves import does_not_prove, proves
 from tallystick.receipts.public_json import PublicNames, check_public_receipt
 from tallystick.receipts.report import (
@@ -41,7 +42,7 @@ from tallystick.receipts.report import (
 from tallystick.receipts.steps_attestation import Attested, check_attestations
 from tallystick.receipts.steps_match import Parties
 from tallystick.receipts.steps_openings import check_openings
-from tallystick.receipts.steps_structure import check_structure, require_equal
+from tallystick.receipts.steps_structure import check_structure
 
 STRUCTURE: Final = 1
 UNITS: Final = 9

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class EventKind(StrEnum):
-    """What happened. Events of a layer ring have reserved names in the spec only."""
+    """What happened."""
 
     INIT = "Init"
     LOADING = "Loading"
@@ -17,6 +18,23 @@ class EventKind(StrEnum):
     TOKEN_EMITTED = "TokenEmitted"  # noqa: S105 - a model's token, no password
     ARENA_RESET = "ArenaReset"
     SHUTDOWN_COMPLETE = "ShutdownComplete"
+    PREFETCH_HIT = "PrefetchHit"
+    PREFETCH_MISS = "PrefetchMiss"
+    LAYER_INSTALLED = "LayerInstalled"
+    LAYER_EVICTED = "LayerEvicted"
+
+
+#: The events of a layer ring: each names its layer.
+LAYER_EVENTS: Final = frozenset(
+    {
+        EventKind.PREFETCH_HIT,
+        EventKind.PREFETCH_MISS,
+        EventKind.LAYER_INSTALLED,
+        EventKind.LAYER_EVICTED,
+    }
+)
+#: So many of them are reported in one run; those that follow are counted in the receipt only.
+MAX_LAYER_EVENTS: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +42,7 @@ class Event:
     """One event: its number in the run, two clocks in nanoseconds, resident memory in bytes.
 
     ``index`` counts generated tokens from 0 and is present exactly for TokenEmitted: a token's id
-    or text is private and never an event.
+    or text is private and never an event. ``layer`` is present exactly for the events of a ring.
     """
 
     kind: EventKind
@@ -33,10 +51,13 @@ class Event:
     wall_ns: int
     rss: int
     index: int | None = None
+    layer: int | None = None
 
     def __post_init__(self) -> None:
         if (self.index is not None) != (self.kind is EventKind.TOKEN_EMITTED):
             raise ValueError("exactly a TokenEmitted event has an index")
+        if (self.layer is not None) != (self.kind in LAYER_EVENTS):
+            raise ValueError("exactly an event of a layer ring has a layer")
 
 
 class Stamper:
@@ -53,7 +74,9 @@ class Stamper:
         """The number that the next event gets."""
         return self._next
 
-    def __call__(self, kind: EventKind, index: int | None = None) -> Event:
+    def __call__(
+        self, kind: EventKind, index: int | None = None, layer: int | None = None
+    ) -> Event:
         """Return the next event, stamped now."""
         event = Event(
             kind=kind,
@@ -62,6 +85,7 @@ class Stamper:
             wall_ns=time.time_ns(),
             rss=self._rss(),
             index=index,
+            layer=layer,
         )
         self._next += 1
         return event

@@ -1,20 +1,21 @@
 """The telemetry file: one canonical JSON line per event (docs/spec/telemetry.md).
 
-Every line has one of two exact forms, so reading is a match against them: canonical by
+Every line has one of three exact forms, so reading is a match against them: canonical by
 construction, and fast enough to be part of every verification.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import le, lt
+from types import MappingProxyType
 
 from tallystick.canonical.json import jcs
 from tallystick.errors import EvidenceError
-from tallystick.telemetry.events import Event, EventKind
+from tallystick.telemetry.events import LAYER_EVENTS, MAX_LAYER_EVENTS, Event, EventKind
 
 MAX_LINE = 224  # bytes, newline included: the bound per token
 _U64 = 2**64
@@ -24,6 +25,8 @@ _NUMBER = r"(0|[1-9][0-9]{0,19})"
 _COUNT = r"(0|[1-9][0-9]{0,9})"
 _LINE = (
     r'\{"event":"([A-Za-z]{1,20})",(?:"index":'
+    + _COUNT
+    + r',|"layer":'
     + _COUNT
     + r',)?"monotonic_ns":"'
     + _NUMBER
@@ -39,23 +42,28 @@ _ONE_LINE = re.compile(_LINE)
 _EVERY_LINE = re.compile("^" + _LINE, re.MULTILINE)
 _TOKEN = str(EventKind.TOKEN_EMITTED)
 _KNOWN = frozenset(map(str, EventKind))
-# What a run goes through, in order; tokens and resets lie between LoadComplete and the end.
+_OF_LAYERS = frozenset(map(str, LAYER_EVENTS))
+# What a run goes through, in order; everything else lies between LoadComplete and the end.
 _FRAME = ("Init", "Loading", "LoadComplete", "ShutdownComplete")
-_INNER = frozenset({"TokenEmitted", "ArenaReset"})
-Row = tuple[str, str, str, str, str, str]
+_INNER = frozenset({"TokenEmitted", "ArenaReset"}) | _OF_LAYERS
+Row = tuple[str, str, str, str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetryLog:
-    """A checked log. ``tokens`` counts TokenEmitted lines, ``dropped`` numbers without a line."""
+    """A checked log. ``tokens`` counts TokenEmitted lines, ``dropped`` numbers without a line.
+
+    ``layers`` counts the lines of each event of a layer ring, None when there are none at all.
+    """
 
     tokens: int
     dropped: int
     rows: tuple[Row, ...] = field(repr=False)
+    layers: Mapping[EventKind, int] | None = None
 
     def events(self) -> Iterator[Event]:
         """Yield the events; made on demand, because a verification needs only the counts."""
-        for name, index, monotonic, rss, seq, wall in self.rows:
+        for name, index, layer, monotonic, rss, seq, wall in self.rows:
             yield Event(
                 kind=EventKind(name),
                 seq=int(seq),
@@ -63,6 +71,7 @@ class TelemetryLog:
                 wall_ns=int(wall),
                 rss=int(rss),
                 index=int(index) if index else None,
+                layer=int(layer) if layer else None,
             )
 
 
@@ -77,6 +86,8 @@ def encode_event(event: Event) -> bytes:
     }
     if event.index is not None:
         document["index"] = event.index
+    if event.layer is not None:
+        document["layer"] = event.layer
     line = jcs({**document}) + b"\n"
     if not _ONE_LINE.fullmatch(line.decode("ascii")):
         raise ValueError("an event value is out of range")
@@ -103,7 +114,7 @@ def parse_log(data: bytes) -> TelemetryLog:
         lines = enumerate(text.split("\n"), 1)
         number = next(n for n, line in lines if not _ONE_LINE.fullmatch(line + "\n"))
         raise _bad(number, "one of the line forms of docs/spec/telemetry.md", "another form")
-    names, indexes, monotonic, rss, seqs, wall = zip(*rows, strict=True)
+    names, indexes, layers, monotonic, rss, seqs, wall = zip(*rows, strict=True)
     numbers = list(map(int, seqs))
     times = list(map(int, monotonic))
     # Fewer digits are below 2^64, which leaves few numbers, or none, to be converted.
@@ -112,8 +123,9 @@ def parse_log(data: bytes) -> TelemetryLog:
     _check_growth(numbers, times)
     dropped = numbers[-1] + 1 - len(rows)
     tokens = _check_tokens(names, indexes, dropped)
+    counts = None if _OF_LAYERS.isdisjoint(names) and not any(layers) else _layers(names, layers)
     _check_kinds(names, dropped)
-    return TelemetryLog(tokens=tokens, dropped=dropped, rows=tuple(rows))
+    return TelemetryLog(tokens=tokens, dropped=dropped, rows=tuple(rows), layers=counts)
 
 
 def _check_ranges(large: Sequence[int], counters: Sequence[int]) -> None:
@@ -155,6 +167,22 @@ def _check_tokens(names: Sequence[str], indexes: Sequence[str], dropped: int) ->
     return tokens
 
 
+def _layers(names: Sequence[str], layers: Sequence[str]) -> Mapping[EventKind, int]:
+    """Return how many lines each event of a layer ring has; every one of them names its layer."""
+    for line, (name, layer) in enumerate(zip(names, layers, strict=True), 1):
+        if (name in _OF_LAYERS) != (layer != ""):
+            raise _bad(line, "a layer exactly on events of a layer ring", "the opposite")
+    _check_ranges([0], [int(layer or "0") for layer in layers])
+    counts = {kind: names.count(str(kind)) for kind in sorted(LAYER_EVENTS)}
+    if sum(counts.values()) > MAX_LAYER_EVENTS:
+        raise EvidenceError(
+            "the telemetry has too many events of layers",
+            expected=f"at most {MAX_LAYER_EVENTS}",
+            found=str(sum(counts.values())),
+        )
+    return MappingProxyType(counts)
+
+
 def _check_kinds(names: Sequence[str], dropped: int) -> None:
     if not _KNOWN.issuperset(names):
         line = next(line for line, name in enumerate(names, 1) if name not in _KNOWN)
@@ -171,7 +199,7 @@ def _check_kinds(names: Sequence[str], dropped: int) -> None:
     inner = names[3:-1]
     if not _INNER.issuperset(inner):
         line, name = next((at, name) for at, name in enumerate(inner, 4) if name not in _INNER)
-        raise _bad(line, "TokenEmitted or ArenaReset", name)
+        raise _bad(line, "an event between LoadComplete and the end", name)
 
 
 def _bad(number: int, expected: str, found: str) -> EvidenceError:

@@ -27,6 +27,7 @@ from tallystick.execution.launch import (
     no_text,
     run_job,
 )
+from tallystick.execution.rings import require_asked, ring_plan
 from tallystick.execution.streamed import Streamed
 from tallystick.execution.templates import Templates
 from tallystick.models.manifest import PinnedFacts
@@ -178,6 +179,7 @@ def execute(
         credential_id=credential_id(papers.credential).hex(),
         max_prompt_tokens=papers.request.body.max_prefill_tokens,
         self_check=settled.options.self_check,
+        ring=ring_plan(opened, settled.options.ring_depth),
     )
     streamed = Streamed(show.on_text, settled.run.max_tokens)
     before = resident_bytes()
@@ -194,6 +196,7 @@ def execute(
     )
     opened.unchanged()
     generation = outcome.generation()
+    require_asked(generation.residency, settled.options.ring_depth)
     streamed.require(base64.b64decode(generation.output))
     telemetry = telemetry_of(outcome, show.bus)
     facts = SupervisorFacts(

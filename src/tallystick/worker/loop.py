@@ -303,6 +303,7 @@ class Worker:
             model,
             run,
             threads=settings.threads,
+            ring_depth=settings.ring_depth,
             place=place,
             guard=guard,
             show=Show(on_progress=look, bus=self._listener.bus),

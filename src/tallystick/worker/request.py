@@ -16,6 +16,7 @@ from tallystick.contracts.request import PRODUCER, RUN_SCHEMA, Chat, ExpectedDig
 from tallystick.contracts.runtime import ROW_CLASS, SEQUENTIAL
 from tallystick.contracts.sandbox_profile import NONE, SandboxProfile
 from tallystick.errors import InputError, UsageError
+from tallystick.execution.rings import check_depth
 from tallystick.store.ids import uuid7
 
 MAX_PROMPT_BYTES: Final = 1024 * 1024
@@ -38,8 +39,9 @@ class RunOptions:
     `sequential`). ``evidence`` has any of the parts "states", "graph" and "gemm"; None is the
     policy's default ("states", or "gemm" under `sequential`). ``temperature`` is a decimal text
     from 0 to 2 with at most 4 places; a ``seed`` is drawn when it is above 0 and none is given.
-    ``self_check`` re-executes before signing. ``sandbox`` is a profile's name, or the path of a
-    YAML file with one.
+    ``self_check`` re-executes before signing. ``ring_depth`` is how many layers of the model are in
+    memory at a time, 0 for all of them. ``sandbox`` is a profile's name, or the path of a YAML file
+    with one.
     """
 
     prompt: str = field(repr=False)
@@ -54,6 +56,7 @@ class RunOptions:
     disclosure: Literal["private", "public"] = "private"
     self_check: Literal["no", "yes"] = "no"
     threads: int | None = None
+    ring_depth: int = 0
     sandbox: str = "none"
 
 
@@ -86,6 +89,7 @@ def check_options(options: RunOptions) -> None:
             expected=f"1 to {MAX_THREADS}",
             found=str(options.threads),
         )
+    check_depth(options.ring_depth)
     _check_evidence(options.evidence or ())
     if options.chat not in ("raw", "template"):
         raise UsageError("unknown chat mode", expected="raw or template")

@@ -143,6 +143,7 @@ def run_ticket(
     ticket: Ticket,
     *,
     threads: int | None = None,
+    ring_depth: int = 0,
     place: Place | None = None,
     on_text: OnText = no_text,
     on_progress: OnProgress = no_progress,
@@ -152,7 +153,9 @@ def run_ticket(
     Raises InputError also when the ticket is for another worker, another model, or expired.
     """
     request = ticket.request
-    options = RunOptions(prompt=request.prompt, policy=request.policy, threads=threads)
+    options = RunOptions(
+        prompt=request.prompt, policy=request.policy, threads=threads, ring_depth=ring_depth
+    )
     order = TicketOrder(ticket, options)
     return _run(model, order, place or Place(), Show(on_text, on_progress))
 
@@ -162,6 +165,7 @@ def run_declared(
     declared: InferenceRun,
     *,
     threads: int | None = None,
+    ring_depth: int = 0,
     place: Place | None = None,
     guard: Guard = no_guard,
     show: Show | None = None,
@@ -173,7 +177,9 @@ def run_declared(
     bundle is not in ``place``, EvidenceError when the bundle is not what it or the run declares; no
     model has been loaded then.
     """
-    options = RunOptions(prompt=declared.prompt, policy=declared.policy, threads=threads)
+    options = RunOptions(
+        prompt=declared.prompt, policy=declared.policy, threads=threads, ring_depth=ring_depth
+    )
     order = DeclaredOrder(declared, options)
     return _run(model, order, place or Place(), show or Show(), guard)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 from tallystick.canonical.yaml import parse_yaml
 from tallystick.contracts.codec import decode
+from tallystick.contracts.residency import MAX_RING_DEPTH
 from tallystick.contracts.types import IntRange, LongText, MaxLength, OneOf
 from tallystick.errors import EvidenceError, InputError
 from tallystick.store.files import read_given
@@ -28,9 +29,9 @@ class WorkerSettings:
     ``queue`` and ``receipts`` None are those of the data folder. ``spool`` is a folder whose files
     are submitted. ``models`` are names, or paths (with a separator); None: every model of the data
     folder. ``bundles`` are directories, among which a run's bundle is found by its digest; one that
-    is missing is passed over. ``run_seconds`` bounds one run, ``grace_seconds`` what a run gets to
-    finish once the worker is told to stop. ``health`` is a file that is rewritten every few
-    seconds.
+    is missing is passed over. ``ring_depth`` is how many layers of a model are in memory at a time,
+    0 for all. ``run_seconds`` bounds one run, ``grace_seconds`` what a run gets to finish once the
+    worker is told to stop. ``health`` is a file that is rewritten every few seconds.
     """
 
     schema: Annotated[str, OneOf((WORKER_SCHEMA,))]
@@ -43,6 +44,7 @@ class WorkerSettings:
     audit_key: LongText | None
     health: LongText | None
     threads: Annotated[int, IntRange(1, 512)] | None
+    ring_depth: Annotated[int, IntRange(0, MAX_RING_DEPTH)]
     lease_seconds: Seconds
     run_seconds: Seconds
     grace_seconds: Annotated[int, IntRange(0, _DAY)]
@@ -60,6 +62,7 @@ DEFAULTS: Final = WorkerSettings(
     audit_key=None,
     health=None,
     threads=None,
+    ring_depth=0,
     lease_seconds=120,
     run_seconds=3600,
     grace_seconds=60,

@@ -23,6 +23,7 @@ def run_bundle(
     tile: str | None = None,
     split: str | None = None,
     threads: int | None = None,
+    ring_depth: int = 0,
     place: Place | None = None,
     on_text: OnText = no_text,
     on_progress: OnProgress = no_progress,
@@ -48,6 +49,7 @@ def run_bundle(
         model,
         run,
         threads=threads,
+        ring_depth=ring_depth,
         place=replace(where, bundles=(directory,)),
         show=Show(on_text, on_progress),
     )

@@ -40,12 +40,20 @@ OUTSIDE = ("run_id", "replica_slot", "expires_at", "network_id", "model_path", "
 NO_BUNDLE = text(h("tallystick.no-bundle"))
 NO_SANDBOX = text(h("tallystick.sandbox-profile", b'{"level":"none","name":"none"}'))
 EVENT = re.compile(
-    rb'\{"event":"([A-Za-z]+)",(?:"index":(0|[1-9]\d{0,9}),)?"monotonic_ns":"(0|[1-9]\d{0,19})",'
+    rb'\{"event":"([A-Za-z]+)",(?:"index":(0|[1-9]\d{0,9}),|"layer":(0|[1-9]\d{0,9}),)?'
+    rb'"monotonic_ns":"(0|[1-9]\d{0,19})",'
     rb'"rss":"(0|[1-9]\d{0,19})","seq":(0|[1-9]\d{0,9}),"wall_ns":"(0|[1-9]\d{0,19})"\}'
 )
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 FRAME = [b"Init", b"Loading", b"LoadComplete", b"ShutdownComplete"]
-INNER = (b"TokenEmitted", b"ArenaReset")
+LAYERS = {
+    b"LayerEvicted": "evictions",
+    b"PrefetchHit": "prefetch_hits",
+    b"PrefetchMiss": "prefetch_misses",
+    b"LayerInstalled": None,
+}
+INNER = (b"TokenEmitted", b"ArenaReset", *LAYERS)
+MOST_LAYER_EVENTS = 2048
 
 
 def read_core(data: bytes) -> Fields:
@@ -106,14 +114,11 @@ def _check_observed(core: Any, observed: Any) -> None:
     fixed = {
         "enforcement_level": "none",
         "egress_audit": {"result": "not_run", "statement_digest": None},
-        "residency": "all_resident",
-        "evictions": "0",
-        "prefetch_hits": "0",
-        "prefetch_misses": "0",
         "gpu_memory": None,
     }
     for name, value in fixed.items():
         same(f"1: observed.{name}", value, observed[name])
+    _check_layers(core, observed)
     own, common = observed["worker_state_root"], core["evidence"]["state_root"]
     same("1: observed.worker_state_root", common is None, own is None)
     require(own is None or own != common, "1: observed.worker_state_root is the core's")
@@ -139,6 +144,37 @@ def check_execution(data: bytes, receipt: Fields) -> Fields:
     return found
 
 
+def _check_layers(core: Any, observed: Any) -> None:
+    layers, depth, word = core["evidence"]["layers"], observed["ring_depth"], observed["residency"]
+    evicted, hits, misses = (
+        int(observed[name]) for name in ("evictions", "prefetch_hits", "prefetch_misses")
+    )
+    if depth == 0 or depth >= layers:
+        same("1: observed.residency", "all_resident", word)
+        same("1: observed: layers that stay", (0, 0, 0), (evicted, hits, misses))
+        return
+    require(word in ("ring", "unobservable"), "1: observed.residency")
+    require(evicted % layers == 0, "1: observed.evictions")
+    require(evicted >= layers * (1 + core["sampled_tokens"]), "1: observed.evictions")
+    looks = evicted - layers if word == "ring" else 0
+    same("1: observed.prefetch_hits and misses", looks, hits + misses)
+    require(word == "ring" or hits == 0, "1: observed.prefetch_hits")
+
+
+def _check_layer_events(events: list[Any], dropped: int, observed: Any) -> None:
+    found = [event for event in events if event[0] in LAYERS]
+    same("1: telemetry: a layer", found, [event for event in events if event[2] is not None])
+    require(len(found) <= MOST_LAYER_EVENTS, "1: telemetry: events of layers")
+    for name, field in LAYERS.items():
+        count = sum(event[0] == name for event in found)
+        if field is None:
+            require(not count or observed["residency"] != "all_resident", f"1: telemetry: {name!r}")
+            continue
+        if not dropped and len(found) < MOST_LAYER_EVENTS:
+            same(f"1: observed.{field}", str(count), observed[field])
+        require(count <= int(observed[field]), f"1: observed.{field}")
+
+
 def check_telemetry(data: bytes, receipt: Fields) -> None:
     """The events of the run."""
     core, observed = receipt["core"], receipt["observed"]
@@ -151,13 +187,14 @@ def check_telemetry(data: bytes, receipt: Fields) -> None:
     require({*names} <= {*FRAME, *INNER}, "1: telemetry: an event's name")
     tokens = [event for event in events if event[0] == b"TokenEmitted"]
     same("1: telemetry: an index", tokens, [event for event in events if event[1] is not None])
-    numbers = [int(event[4]) for event in events]
-    times = [int(event[2]) for event in events]
+    numbers = [int(event[5]) for event in events]
+    times = [int(event[3]) for event in events]
     indexes = [int(event[1]) for event in tokens]
     grows = numbers == sorted({*numbers}) and indexes == sorted({*indexes})
     require(grows and times == sorted(times), "1: telemetry: out of order")
     dropped = numbers[-1] + 1 - len(numbers)
     same("1: observed.dropped_events", str(dropped), observed["dropped_events"])
+    _check_layer_events(events, dropped, observed)
     if not dropped:
         same("1: telemetry: its frame", FRAME, [*names[:3], names[-1]])
         require({*names[3:-1]} <= {*INNER}, "1: telemetry: its events")

@@ -21,6 +21,7 @@ from tallystick.audit.replay import ReplayReport
 from tallystick.contracts.generation import Generation, HostFacts, Timings
 from tallystick.contracts.opening import Opening
 from tallystick.contracts.receipt import Core, Evidence
+from tallystick.contracts.residency import NO_RING
 from tallystick.engine.port import GraphNode, GraphTensor, NodeReading
 from tallystick.evidence.adapter.collector import Collector, StepInfo
 from tallystick.evidence.adapter.nodes import ModelFigures
@@ -60,6 +61,7 @@ def honest() -> Case:
         self_check="not_run",
         timings=Timings(1, 2, 0, 0),
         rss_before=1000,
+        residency=NO_RING,
         host=HostFacts("cpu", "avx2", "glibc", "Linux", "3.11", 2, "compiled", "none"),
         platform=make_platform(),
     )

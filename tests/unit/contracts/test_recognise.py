@@ -33,7 +33,7 @@ PINNED = {
     "dac.manifest/v2": "41c42b8976892b27d4f928f5c35dbc9dcdc55cd505525d13bf3e703c274a0385",
     "dac.InferenceRun": "18cc165c2da723404e99cddd9285c93400edd9674e46c0e1df56f21835ae3704",
     "dac.zero-claw-exec/v1": "98caac90be2d907d3ae979b9bb5f6e3a81e36d58d48df55830395500869466ff",
-    "geoai.receipt/v1alpha1": "1e32859a424c6bcdb7602bbf06e1deaeb6451d2bf0fa035c6359b50dbe08249e",
+    "geoai.receipt/v1alpha1": "7a9558804591a9f47e014fb602984d5f9eb0e3003bfe3db2b3201662a2c8dd07",
 }
 DOCUMENTS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "spec" / "documents.md"
 

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from tallystick.canonical.json import parse_canonical
+from tallystick.contracts.layout import TELEMETRY
 from tallystick.errors import EvidenceError
-from tallystick.telemetry.events import Event, EventKind, Stamper
+from tallystick.telemetry.events import MAX_LAYER_EVENTS, Event, EventKind, Stamper
 from tallystick.telemetry.log import MAX_LINE, encode_event, encode_log, parse_log
 from tallystick.telemetry.rss import resident_bytes
+from tallystick.worker.request import MAX_TOKENS
 from tests.support.sets import make_events
 
 LOG = encode_log(make_events(3))
@@ -46,6 +48,70 @@ def test_an_index_belongs_to_tokens_only() -> None:
         Event(EventKind.INIT, 0, 0, 0, 0, index=0)
     with pytest.raises(ValueError, match="TokenEmitted"):
         Event(EventKind.TOKEN_EMITTED, 0, 0, 0, 0)
+
+
+def test_a_layer_belongs_to_its_events_only() -> None:
+    with pytest.raises(ValueError, match="layer"):
+        Event(EventKind.INIT, 0, 0, 0, 0, layer=0)
+    with pytest.raises(ValueError, match="layer"):
+        Event(EventKind.LAYER_EVICTED, 0, 0, 0, 0)
+
+
+def with_layers(*kinds: EventKind) -> list[Event]:
+    """Return a whole run with events of layers after its load."""
+    events = make_events(3)
+    loaded = events[2]
+    moved = [Event(kind, 0, loaded.monotonic_ns, 1, 2, layer=n) for n, kind in enumerate(kinds)]
+    whole = [*events[:3], *moved, *events[3:]]
+    return [dataclasses.replace(event, seq=seq) for seq, event in enumerate(whole)]
+
+
+def test_events_of_layers_round_trip_and_are_counted() -> None:
+    events = with_layers(EventKind.LAYER_EVICTED, EventKind.PREFETCH_HIT, EventKind.LAYER_EVICTED)
+    log = parse_log(encode_log(events))
+    assert list(log.events()) == events
+    assert log.layers == {
+        EventKind.LAYER_EVICTED: 2,
+        EventKind.PREFETCH_HIT: 1,
+        EventKind.PREFETCH_MISS: 0,
+        EventKind.LAYER_INSTALLED: 0,
+    }
+    assert parse_log(LOG).layers is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b'"layer":1,', b"", "line 5"),
+        (b'"layer":1,', b'"index":1,', "line 5"),
+        (b'"layer":1,', b'"layer":01,', "line 5"),
+        (b'"layer":1,', b'"layer":4294967296,', "range"),
+        (b'"index":1,', b'"layer":1,', "line 8"),
+        (b'"LayerEvicted"', b'"ArenaReset"', "line 4"),
+        (b'"event":"ArenaReset",', b'"event":"ArenaReset","layer":0,', "line 6"),
+    ],
+)
+def test_an_edited_log_with_layers_is_refused(old: bytes, new: bytes, message: str) -> None:
+    whole = encode_log(with_layers(EventKind.LAYER_EVICTED, EventKind.PREFETCH_MISS))
+    edited = whole.replace(old, new, 1)
+    assert edited != whole
+    with pytest.raises(EvidenceError, match=message):
+        parse_log(edited)
+
+
+def test_no_more_events_of_layers_than_the_bound() -> None:
+    kinds = [EventKind.LAYER_INSTALLED] * MAX_LAYER_EVENTS
+    assert parse_log(encode_log(with_layers(*kinds))).dropped == 0
+    with pytest.raises(EvidenceError, match="too many events of layers"):
+        parse_log(encode_log(with_layers(*kinds, EventKind.PREFETCH_HIT)))
+
+
+def test_the_largest_file_fits_its_bound() -> None:
+    # Tokens, events of layers, and the few others, each on a line of the largest size.
+    assert TELEMETRY.max_bytes > MAX_LINE * (MAX_TOKENS + MAX_LAYER_EVENTS + 8)
+    top = 2**64 - 1
+    longest = Event(EventKind.LAYER_INSTALLED, 2**32 - 1, top, top, top, layer=2**32 - 1)
+    assert len(encode_event(longest)) <= MAX_LINE
 
 
 def test_a_stamper_numbers_and_stamps() -> None:

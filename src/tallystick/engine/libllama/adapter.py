@@ -19,6 +19,7 @@ from tallystick.engine.port import (
     Rows,
     Watch,
 )
+from tallystick.engine.ring import LayerRing
 from tallystick.errors import IncomparableError, InputError, RunFailedError
 
 _LLAMA_DECODE_NO_ROOM = 1
@@ -39,8 +40,10 @@ class LlamaContext:
         vocabulary: int,
         spec: ContextSpec,
         tap: Tap | None,
+        ring: LayerRing | None,
     ) -> None:
         self._library = library
+        self._ring = ring
         self._ffi, self._lib = library.ffi, library.lib
         self._vocabulary = vocabulary
         self._tap = tap  # keeps the callback alive
@@ -113,6 +116,8 @@ class LlamaContext:
         self._sequences[:n] = rows.sequences
         self._outputs[:n] = rows.outputs
         self._batch.n_tokens = n
+        if self._ring is not None:
+            self._ring.begin()
         status = self._lib.llama_decode(self._context, self._batch[0])
         if status != 0:
             why = (
@@ -121,6 +126,8 @@ class LlamaContext:
             raise RunFailedError(
                 "the engine could not evaluate a batch", found=f"{why}; {self._library.complaint()}"
             )
+        if self._ring is not None:
+            self._ring.end()
 
     def logits(self, row: int) -> memoryview:
         pointer = self._lib.llama_get_logits_ith(self._context, row)
@@ -142,9 +149,15 @@ class ObservedLlamaContext(LlamaContext):
     """A context with a tap of its own on it."""
 
     def __init__(
-        self, library: Library, model: Any, vocabulary: int, spec: ContextSpec, tap: Tap
+        self,
+        library: Library,
+        model: Any,
+        vocabulary: int,
+        spec: ContextSpec,
+        tap: Tap,
+        ring: LayerRing | None,
     ) -> None:
-        super().__init__(library, model, vocabulary, spec, tap)
+        super().__init__(library, model, vocabulary, spec, tap, ring)
         self._observer = tap
         # Opening a context may evaluate nothing of ours: forget what it left.
         tap.take()
@@ -163,6 +176,7 @@ class LlamaModel:
 
     def __init__(self, library: Library, handle: Any, taps: TapMaker) -> None:
         self._taps = taps
+        self._ring: LayerRing | None = None
         self._library = library
         self._ffi, self._lib = library.ffi, library.lib
         self._handle = handle
@@ -211,12 +225,21 @@ class LlamaModel:
                 "the model's chat template is not text", expected="UTF-8", hint="run without --chat"
             ) from None
 
+    def move_layers(self, ring: LayerRing) -> None:
+        """Let ``ring`` move the layers while contexts that are opened from now on evaluate."""
+        self._ring = ring
+
     def open_context(self, spec: ContextSpec) -> LlamaContext:
-        return LlamaContext(self._library, self._handle, self.vocabulary, spec, None)
+        ring = self._ring
+        # Nothing is watched then but where layers end.
+        tap = None if ring is None else self._taps.open(Watch(), ring)
+        return LlamaContext(self._library, self._handle, self.vocabulary, spec, tap, ring)
 
     def open_observed(self, spec: ContextSpec, watch: Watch) -> ObservedLlamaContext:
-        tap = self._taps.open(watch)
-        return ObservedLlamaContext(self._library, self._handle, self.vocabulary, spec, tap)
+        tap = self._taps.open(watch, self._ring)
+        return ObservedLlamaContext(
+            self._library, self._handle, self.vocabulary, spec, tap, self._ring
+        )
 
     def summary(self) -> ModelSummary:
         return summarise_model(self._library, self._handle)

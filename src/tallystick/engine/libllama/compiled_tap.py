@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from tallystick.engine.libllama.describe import DESCRIBED_BYTES, Describer
 from tallystick.engine.libllama.library import Library
 from tallystick.engine.libllama.python_tap import PythonTaps
-from tallystick.engine.libllama.tap import Sights, TapMaker, check_graph
+from tallystick.engine.libllama.tap import LayerListener, Sights, TapMaker, check_graph
 from tallystick.engine.port import LayerRows, NodeReading, Observation, RouteRows, Watch
 from tallystick.errors import IncomparableError, RunFailedError
 
@@ -60,6 +60,7 @@ struct tap {
     int32_t op_flash_attention;
     int32_t op_set_rows;
     int32_t op_product;
+    void (*on_layer)(int32_t layer);
     int64_t flash_nodes;
     int64_t cache_nodes;
     int64_t cache_nodes_not_f16;
@@ -101,7 +102,14 @@ def _watched(watch: Watch) -> int:
 class CompiledTap:
     """One context's tap; the views it hands out live until the next evaluation."""
 
-    def __init__(self, library: Library, lib: Any, describer: Describer, watch: Watch) -> None:
+    def __init__(
+        self,
+        library: Library,
+        lib: Any,
+        describer: Describer,
+        watch: Watch,
+        layers: LayerListener | None,
+    ) -> None:
         ffi = library.ffi
         self._ffi, self._lib = ffi, lib
         self._ids_are_routes = watch.routes == "experts"
@@ -117,6 +125,9 @@ class CompiledTap:
         self._tap.op_flash_attention = library.operations["FLASH_ATTN_EXT"]
         self._tap.op_set_rows = library.operations["SET_ROWS"]
         self._tap.op_product = library.operations["MUL_MAT"]
+        if layers is not None:
+            self._on_layer = _layer_callback(ffi, layers)
+            self._tap.on_layer = self._on_layer
         self.callback = lib.tap_callback
         self.user_data = self._tap
         self.cache_writes = 0
@@ -188,6 +199,13 @@ class CompiledTap:
         return Observation(layers, routes, read)
 
 
+def _layer_callback(ffi: Any, layers: LayerListener) -> Any:
+    def failed(_kind: object, error: BaseException, _traceback: object) -> None:
+        layers.failed(error)
+
+    return ffi.callback("void(int32_t)", layers.boundary, onerror=failed)
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """Where an evaluation's readings are among its bytes; most evaluations have the last one's.
@@ -233,8 +251,8 @@ class CompiledTaps:
         if self._lib.tap_abi() != expected:
             raise IncomparableError("the compiled observer was built for another layout")
 
-    def open(self, watch: Watch) -> CompiledTap:
-        return CompiledTap(self._library, self._lib, self._describer, watch)
+    def open(self, watch: Watch, layers: LayerListener | None = None) -> CompiledTap:
+        return CompiledTap(self._library, self._lib, self._describer, watch, layers)
 
 
 _SIZED: Final = ("ggml_tensor", "tap", "tap_record", "node", "described")

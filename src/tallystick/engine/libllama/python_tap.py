@@ -12,7 +12,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 from tallystick.engine.libllama.describe import Describer
 from tallystick.engine.libllama.library import Library
-from tallystick.engine.libllama.tap import MAX_KEPT, MAX_READ_ELEMENTS, Sights, check_graph
+from tallystick.engine.libllama.tap import (
+    MAX_KEPT,
+    MAX_READ_ELEMENTS,
+    LayerListener,
+    Sights,
+    check_graph,
+)
 from tallystick.engine.port import LayerRows, NodeReading, Observation, RouteRows, Watch
 
 _LAYER_NUMBER: Final = rb"(0|[1-9][0-9]{0,3})"
@@ -25,6 +31,7 @@ _NAME_BYTES: Final = 64
 
 # What is read of a node's output once it is computed; a sum of these.
 _ROWS, _IDS, _PRODUCT = 1, 2, 4
+_BOUNDARY: Final = 8  # nothing is read: the end of a layer
 _Check: TypeAlias = Literal["nothing", "flash", "cache", "other cache"]
 
 
@@ -41,8 +48,15 @@ class _Kept:
 class PythonTap:
     """One context's tap."""
 
-    def __init__(self, library: Library, describer: Describer, watch: Watch) -> None:
+    def __init__(
+        self,
+        library: Library,
+        describer: Describer,
+        watch: Watch,
+        ring: LayerListener | None,
+    ) -> None:
         self._ffi = library.ffi
+        self._ring = ring
         self._watch = watch
         self._describer = describer
         self._kept: dict[bytes, _Kept] = {}
@@ -86,7 +100,8 @@ class PythonTap:
         flash, set_rows = self._flash, self._set_rows
         # One number decides: little-endian, as every pinned build is.
         mask = (1 << 48) - 1
-        layers = int.from_bytes(b"l_out-", "little") if self._watch.rows == "layers" else -1
+        rows = self._watch.rows == "layers" or self._ring is not None
+        layers = int.from_bytes(b"l_out-", "little") if rows else -1
         routes = int.from_bytes(b"ffn_moe_", "little") if self._watch.routes == "experts" else -1
         roles_of, cast = self._roles_of, self._ffi.cast
 
@@ -152,7 +167,9 @@ class PythonTap:
             self._unreadable += not fine
             roles += _PRODUCT * fine
         name = self._name(tensor)
-        if watch.rows == "layers" and _LAYER_OUTPUT.fullmatch(name):
+        is_output = _LAYER_OUTPUT.fullmatch(name) is not None
+        roles += _BOUNDARY * (is_output and self._ring is not None)
+        if watch.rows == "layers" and is_output:
             fine = tensor.type == _F32 and (z, w) == (1, 1) and strides[:2] == (4, 4 * x)
             self._bad_rows += not fine
             roles += _ROWS * fine
@@ -178,12 +195,17 @@ class PythonTap:
         self._not_f16 += check == "other cache"
 
     def _read(self, tensor: Any) -> None:
+        self._read_output(tensor)
+        if self._roles & _BOUNDARY and self._ring is not None:
+            self._ring.boundary(int(_matched(_LAYER_OUTPUT, self._name(tensor))))
+
+    def _read_output(self, tensor: Any) -> None:
         roles = self._roles
         width, rows, z, w = tensor.ne[0:4]
         elements = width * rows * z * w
         if elements and tensor.data == self._ffi.NULL:
             self._bad_rows += bool(roles & _ROWS)
-            self._unreadable += bool(roles & ~_ROWS)
+            self._unreadable += bool(roles & ~(_ROWS | _BOUNDARY))
             return
         if roles & _ROWS:
             data = self._bytes(tensor.data, 4 * elements)
@@ -226,5 +248,5 @@ class PythonTaps:
         self._library = library
         self._describer = Describer(library)
 
-    def open(self, watch: Watch) -> PythonTap:
-        return PythonTap(self._library, self._describer, watch)
+    def open(self, watch: Watch, layers: LayerListener | None = None) -> PythonTap:
+        return PythonTap(self._library, self._describer, watch, layers)

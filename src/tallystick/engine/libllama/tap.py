@@ -33,6 +33,16 @@ class Tap(Protocol):
         """Return what was watched since the last call, see `ObservedContext.observation`."""
 
 
+class LayerListener(Protocol):
+    """Who is told of the end of each layer, in the middle of an evaluation: a layer ring."""
+
+    def boundary(self, layer: int) -> None:
+        """Note that ``layer`` is done."""
+
+    def failed(self, error: BaseException) -> None:
+        """Keep an error of the call, which must not pass through the engine."""
+
+
 class TapMaker(Protocol):
     """Makes the taps of one library."""
 
@@ -40,8 +50,8 @@ class TapMaker(Protocol):
     def kind(self) -> Literal["compiled", "python"]:
         """What the taps are made of: a fact for the receipt; their results are equal."""
 
-    def open(self, watch: Watch) -> Tap:
-        """Return a new tap."""
+    def open(self, watch: Watch, layers: LayerListener | None = None) -> Tap:
+        """Return a new tap, which tells ``layers`` of the end of each layer."""
 
 
 @dataclass(frozen=True, slots=True)
