@@ -82,7 +82,7 @@ def test_a_tile_from_its_provider_to_a_receipt_with_two_links(
     assert "source: present, no trusted key" in alone.stdout
     replayed = engine_home.cli("replay", tmp_path / "set", "--model", toy_llama)
     assert replayed.returncode == 0, replayed.stderr
-    # The same set beside another bundle, and one whose template was touched.
+    # The same set beside its bundle, whose template was touched since.
     (bundle / "task" / "prompt.txt").write_text("{tile}?")
     assert engine_home.cli("verify", tmp_path / "set", *both, *whole).returncode == 1
 

@@ -39,15 +39,24 @@ class BundlePrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class AttestedData:
+    """A provider's envelope, byte for byte, and the data and licence that it has to be about."""
+
+    envelope: bytes
+    tile_set_digest: str
+    license: str
+
+
+@dataclass(frozen=True, slots=True)
 class Materialised:
-    """What was found on disk. ``source_attestation`` is the provider's envelope, byte for byte.
+    """What was found on disk. ``source`` is None for data to which nobody attests.
 
     ``prompt`` is None where it was not asked for. Without a bundle everything but the digests is.
     """
 
     digests: ThreeDigests
     manifest_digest: str | None = None
-    source_attestation: bytes | None = None
+    source: AttestedData | None = None
     prompt: BundlePrompt | None = None
 
 

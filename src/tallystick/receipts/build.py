@@ -268,8 +268,8 @@ def _envelopes(
     if enforced.statement is not None:
         statements.append(enforced.statement)
     lines = [dsse.sign(each, dsse.PAYLOAD_TYPE, [signing_key]) for each in statements]
-    if materialised.source_attestation is not None:
-        lines.append(materialised.source_attestation)
+    if materialised.source is not None:
+        lines.append(materialised.source.envelope)
     return b"".join(line + b"\n" for line in lines)
 
 

@@ -279,14 +279,14 @@ def exec_envelope_of(
     run: InferenceRun, generation: Generation, core: Core, materialised: Materialised
 ) -> ExecEnvelope:
     """Return the envelope of the execution: what it goes back to, and what judges its receipt."""
-    attestation = materialised.source_attestation
+    source = materialised.source
     return exec_envelope(
         core.model_digest,
         ExecSandbox(core.sandbox.profile, core.sandbox.profile_digest),
         ProvenanceChain(
             digests.run_digest(run),
             materialised.manifest_digest,
-            None if attestation is None else format_digest(sha256(attestation)),
+            None if source is None else format_digest(sha256(source.envelope)),
         ),
         ReceiptValidator(PRODUCER, generation.platform.program.version, RECEIPT_SCHEMA_DIGEST),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tallystick.attest.source import require_about
 from tallystick.bundles.match import (
     DECLARED,
     EXECUTED,
@@ -60,12 +61,15 @@ def _check_materialised(documents: SetDocuments, found: Materialised) -> None:
         found.manifest_digest,
         chain.manifest_digest,
     )
-    envelope = found.source_attestation
+    source = found.source
     require_equal(
         "execution envelope: provenance_chain.source_attestation_digest",
-        None if envelope is None else format_digest(sha256(envelope)),
+        None if source is None else format_digest(sha256(source.envelope)),
         chain.source_attestation_digest,
     )
+    if source is not None:
+        # A genuine statement about other data would make these look like its provider's.
+        require_about(source.envelope, source.tile_set_digest, source.license)
     if documents.opening is not None:
         require_prompt(documents.opening.request, found.prompt)
 

@@ -78,7 +78,7 @@ def test_a_run_finds_its_bundle_and_its_prompt(bundle: CheckedBundle, tmp_path: 
     assert found.prompt is not None
     assert found.prompt.text == run.prompt == "small all 3/1/2: a river"
     assert found.manifest_digest == bundle.manifest_digest
-    assert found.source_attestation is None
+    assert found.source is None
 
 
 CASES: dict[str, tuple[dict[str, Any], type[TallystickError], str]] = {
@@ -219,7 +219,10 @@ def test_an_attestation_goes_with_its_bundle(tmp_path: Path) -> None:
     assert bundle.source_attestation == attest(check_bundle(tmp_path / "bare"))
     assert bundle.tile_set_digest == check_bundle(tmp_path / "bare").tile_set_digest
     found = materialise(run_of(bundle), bundle)
-    assert found.source_attestation == bundle.source_attestation
+    assert found.source is not None
+    assert found.source.envelope == bundle.source_attestation
+    assert found.source.tile_set_digest == bundle.tile_set_digest
+    assert found.source.license == IMAGERY.license
 
 
 BAD_SOURCES: dict[str, Callable[[CheckedBundle], bytes]] = {

@@ -10,9 +10,10 @@ import pytest
 
 from tallystick.attest.source import sign_source
 from tallystick.attest.trust import TrustPolicy
-from tallystick.bundles.match import BundlePrompt, Materialised, ThreeDigests
+from tallystick.bundles.match import AttestedData, BundlePrompt, Materialised, ThreeDigests
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.canonical.json import jcs, parse_strict
+from tallystick.contracts.dataset import tile_set_digest
 from tallystick.contracts.exec_envelope import RECEIPT_SCHEMA_DIGEST
 from tallystick.contracts.layout import BUNDLE, ENVELOPES, EXEC, RECEIPT
 from tallystick.contracts.receipt import RECEIPT_SCHEMA
@@ -38,11 +39,14 @@ from tests.support.sets import (
 
 FILES = (SourceFile("data/a.png", "a" * 64, 3),)
 SOURCE = sign_source(FILES, "CC0-1.0", "drawn", SCHEDULER)
+ATTESTED = AttestedData(
+    SOURCE, tile_set_digest((file.path, file.size, file.sha256) for file in FILES), "CC0-1.0"
+)
 PROVIDED = BundlePrompt("task/prompt.txt", "west", "1/0/0", PROMPT)
 MATERIALISED = Materialised(
     ThreeDigests(fake_digest("bundle"), fake_digest("task"), fake_digest("model")),
     fake_digest("manifest"),
-    SOURCE,
+    ATTESTED,
     PROVIDED,
 )
 RUN = make_run(
@@ -129,7 +133,9 @@ def test_a_source_that_nobody_trusts_is_shown_as_that() -> None:
 
 def test_a_worker_does_not_vouch_for_its_own_source() -> None:
     own = sign_source(FILES, "CC0-1.0", "drawn", SIGNER)
-    built = make_set(RUN, materialised=replace(MATERIALISED, source_attestation=own))
+    built = make_set(
+        RUN, materialised=replace(MATERIALISED, source=replace(ATTESTED, envelope=own))
+    )
     assert verified(built.files(), KEYS).links[0].status == "present, no trusted key"
 
 
@@ -215,7 +221,15 @@ MISMATCHES: dict[str, tuple[Materialised, str]] = {
         "the model digest executed",
     ),
     "manifest": (replace(MATERIALISED, manifest_digest=fake_digest("another")), "manifest_digest"),
-    "no attestation": (replace(MATERIALISED, source_attestation=None), "source_attestation_digest"),
+    "no attestation": (replace(MATERIALISED, source=None), "source_attestation_digest"),
+    "other data": (
+        replace(MATERIALISED, source=replace(ATTESTED, tile_set_digest=fake_digest("other"))),
+        "about another tile set",
+    ),
+    "another licence": (
+        replace(MATERIALISED, source=replace(ATTESTED, license="none")),
+        "another licence",
+    ),
     "prompt": (replace(MATERIALISED, prompt=replace(PROVIDED, text="other")), "another prompt"),
     "no prompt": (replace(MATERIALISED, prompt=None), "the prompt materialised"),
 }
