@@ -186,7 +186,7 @@ def replay(
             renderer=receipt.observed.host.renderer,
             transcript="none" if transcript is None else transcript.observer,
             file_name="" if transcript is None else chosen.path.name,
-            ring=ring_plan(opened, ring_depth),
+            ring=ring_plan(opened, ring_depth, sandbox),
         )
         outcome = run_job(
             job,

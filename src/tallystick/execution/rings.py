@@ -6,6 +6,7 @@ import contextlib
 import os
 
 from tallystick.contracts.residency import MAX_RING_DEPTH, Residency, RingPlan
+from tallystick.contracts.sandbox_profile import SandboxProfile
 from tallystick.errors import RunFailedError, UsageError
 from tallystick.models.layers_child import read_extents
 from tallystick.models.registry import OpenModel
@@ -21,17 +22,17 @@ def check_depth(depth: int) -> None:
         )
 
 
-def ring_plan(opened: OpenModel, depth: int) -> RingPlan | None:
+def ring_plan(opened: OpenModel, depth: int, sandbox: SandboxProfile | None) -> RingPlan | None:
     """Return what a child needs to keep ``depth`` layers of the model in memory; None for 0.
 
-    Raises what reading the file's header may raise.
+    Who reads the file's header is held by ``sandbox``. Raises what that reading may raise.
     """
     check_depth(depth)
     if not depth:
         return None
     with contextlib.suppress(OSError):
         os.fsync(opened.fd)  # pages of a file that was just written cannot be given up before
-    return RingPlan(depth, read_extents(opened.fd).extents)
+    return RingPlan(depth, read_extents(opened.fd, sandbox).extents)
 
 
 def require_asked(found: Residency, depth: int) -> None:

@@ -9,21 +9,33 @@ from typing import Any, Final
 
 from tallystick.contracts.codec import decode, encode
 from tallystick.contracts.residency import LayerExtents
-from tallystick.models.children import PARSER_PATIENCE, bounded_memory, requested_descriptor
+from tallystick.contracts.sandbox_profile import SandboxProfile
+from tallystick.models.children import (
+    PARSER_PATIENCE,
+    bounded_memory,
+    reader_confinement,
+    requested_descriptor,
+)
 from tallystick.sandbox.channel import Channel, serve
 from tallystick.sandbox.messages import well_formed
 from tallystick.sandbox.process import run_child
 
 PROGRAM: Final = "tallystick.models.layers_child"
+_READER: Final = "tallystick.models.layers"
 
 
-def read_extents(descriptor: int) -> LayerExtents:
+def read_extents(descriptor: int, sandbox: SandboxProfile | None = None) -> LayerExtents:
     """Return where the layers of the file behind ``descriptor`` lie, read by a child process.
 
-    Raises InputError, IncomparableError or RunFailedError as `read_facts` does.
+    ``sandbox`` holds that child, as it does that of `read_facts`. Raises SandboxError, InputError,
+    IncomparableError or RunFailedError as that does.
     """
     body = run_child(
-        PROGRAM, {"fd": descriptor}, pass_fds=(descriptor,), idle_timeout=PARSER_PATIENCE
+        PROGRAM,
+        {"fd": descriptor},
+        pass_fds=(descriptor,),
+        idle_timeout=PARSER_PATIENCE,
+        confinement=reader_confinement(sandbox, _READER),
     )
     with well_formed("where a model's layers are"):
         return decode(LayerExtents, body, where="layers")

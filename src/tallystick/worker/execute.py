@@ -179,7 +179,7 @@ def execute(
         credential_id=credential_id(papers.credential).hex(),
         max_prompt_tokens=papers.request.body.max_prefill_tokens,
         self_check=settled.options.self_check,
-        ring=ring_plan(opened, settled.options.ring_depth),
+        ring=ring_plan(opened, settled.options.ring_depth, settled.sandbox),
     )
     streamed = Streamed(show.on_text, settled.run.max_tokens)
     before = resident_bytes()

@@ -14,6 +14,7 @@ from tallystick.errors import InputError, SandboxError
 from tallystick.execution.calibrate_model import calibrate_model
 from tallystick.execution.observe import ObserveOptions, observe
 from tallystick.models.facts_child import read_facts
+from tallystick.models.layers_child import read_extents
 from tallystick.sandbox import audit, confinement, process
 from tallystick.sandbox.cage_spec import Refusal
 from tallystick.sandbox.profiles import SHIPPED, load_profile, shipped_profile, strictly
@@ -41,7 +42,7 @@ def audits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EgressReport]]:
 
 
 @pytest.mark.parametrize("level", ["none", "process", "namespaces", "full"])
-def test_facts_are_the_same_under_each_profile(
+def test_facts_and_layers_are_the_same_under_each_profile(
     level: str, toy_llama: Path, audits: list[EgressReport]
 ) -> None:
     need_level(level)
@@ -50,9 +51,12 @@ def test_facts_are_the_same_under_each_profile(
     try:
         plain = read_facts(descriptor)
         assert read_facts(descriptor, SHIPPED[level]) == plain
+        layers = read_extents(descriptor)
+        assert layers.extents
+        assert read_extents(descriptor, SHIPPED[level]) == layers
     finally:
         os.close(descriptor)
-    assert [report.level for report in audits] == ([] if level == "none" else [level])
+    assert [report.level for report in audits] == ([] if level == "none" else [level] * 2)
 
 
 def test_a_broken_file_is_the_same_error(tmp_path: Path, audits: list[EgressReport]) -> None:
