@@ -87,6 +87,15 @@ def test_json(engine_home: EngineHome, place: Path, model: Path) -> None:
     assert int(document["replay_ns"]) > 0
 
 
+def test_with_a_ring_of_layers_every_bit_is_equal(
+    engine_home: EngineHome, place: Path, model: Path
+) -> None:
+    done = engine_home.cli("replay", place, "--model", model, "--ring-depth", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["exact"], document["sampled"], document["states"]) == (N, N, "equal")
+
+
 def test_a_transcript_of_the_pass_is_a_private_new_file(
     engine_home: EngineHome, place: Path, model: Path, tmp_path: Path, endless_model: Endless
 ) -> None:

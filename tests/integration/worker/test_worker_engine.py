@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -179,6 +180,26 @@ def test_many_runs_each_accounted_for_once(farm: Farm, tmp_path: Path) -> None:
     assert children_of(os.getpid()) == ()
     mapped = Path("/proc/self/maps").read_text()
     assert ".gguf" not in mapped
+
+
+def test_a_ring_of_layers_in_the_settings(farm: Farm) -> None:
+    """The same run with and without a ring: two receipts, one core."""
+    run = farm.declare(farm.models[0])
+    found = []
+    for depth in (0, 1):
+        with farm.open() as queue:
+            again = replace(run, run_id=farm.declare(farm.models[0]).run_id)
+            queue.submit(again)
+            (turn,) = farm.work(queue, ring_depth=depth)
+        assert turn.outcome == "done", turn
+        assert turn.place is not None
+        (file,) = turn.place.glob("*.geoai.json")
+        found.append(json.loads(file.read_bytes()))
+    resident, ringed = found
+    assert resident["core"] == ringed["core"]
+    assert (resident["observed"]["ring_depth"], resident["observed"]["evictions"]) == (0, "0")
+    assert ringed["observed"]["ring_depth"] == 1
+    assert int(ringed["observed"]["evictions"]) > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP])
