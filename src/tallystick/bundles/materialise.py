@@ -82,10 +82,16 @@ def of_bundle(bundle: CheckedBundle, run: InferenceRun | None = None) -> Materia
         digests=digests_of(bundle),
         manifest_digest=bundle.manifest_digest,
         source=attested_data(bundle),
-        prompt=None if run is None or run.prompt_path is None else _prompt(bundle, run),
+        prompt=None if run is None else prompt_for(bundle, run),
     )
 
 
-def _prompt(bundle: CheckedBundle, run: InferenceRun) -> BundlePrompt:
+def prompt_for(bundle: CheckedBundle, run: InferenceRun) -> BundlePrompt | None:
+    """Return the prompt that a checked bundle gives for ``run``; None if it names no template.
+
+    Raises as :func:`of_bundle` does.
+    """
+    if run.prompt_path is None:
+        return None
     prompts = Prompts(bundle, run.prompt_path)
     return BundlePrompt(prompts.path, run.split, run.tile, prompts.render(run.split, run.tile))

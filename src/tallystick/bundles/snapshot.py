@@ -17,7 +17,6 @@ from typing import Final, Self
 from tallystick.bundles.check import CheckedBundle
 from tallystick.bundles.hashing import BUFFER_BYTES, Content, read_content
 from tallystick.bundles.tree import TreeProblemError, opened_below, opened_file, opened_root
-from tallystick.contracts.dataset import tile_path
 from tallystick.errors import EvidenceError, InputError
 
 MAX_SNAPSHOT_FILES: Final = 256
@@ -65,13 +64,6 @@ class SealedFiles:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def tile_files(bundle: CheckedBundle, tile: str) -> tuple[str, ...]:
-    """Return the paths of a tile's image and description, as far as the bundle declares them."""
-    imagery = bundle.manifest.imagery
-    templates = () if imagery is None else (imagery.tiles, imagery.descriptions)
-    return tuple(tile_path(template, tile) for template in templates if template is not None)
 
 
 def snapshot(bundle: CheckedBundle, paths: Sequence[str] | None = None) -> SealedFiles:

@@ -1,15 +1,18 @@
-"""What the children that touch model files have in common: a ceiling on their memory."""
+"""What the children that touch model files have in common: a ceiling on memory, what holds them."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from tallystick.contracts.codec import encode
 from tallystick.contracts.sandbox_profile import SandboxProfile, holding
 from tallystick.errors import InputError, RunFailedError
+from tallystick.sandbox.channel import Channel
 from tallystick.sandbox.confinement import Confinement
+from tallystick.sandbox.process import run_child
 
 #: Address space of a child that parses a header: the largest one it accepts, with room to spare.
 PARSER_MEMORY: Final = 1536 * 1024 * 1024
@@ -47,6 +50,33 @@ def reader_confinement(
     """
     held = holding(sandbox)
     return None if held is None else Confinement(held, modules=modules, writes=writes)
+
+
+def ask_reader(
+    program: str, module: str, descriptor: int, sandbox: SandboxProfile | None
+) -> dict[str, Any]:
+    """Return what the child ``program`` says of the header of the file behind ``descriptor``.
+
+    ``module`` is what it reads with. With a ``sandbox`` it locks itself and is audited before it
+    reads; SandboxError where that is not possible. Raises what it reports, and RunFailedError.
+    """
+    return run_child(
+        program,
+        {"fd": descriptor},
+        pass_fds=(descriptor,),
+        idle_timeout=PARSER_PATIENCE,
+        confinement=reader_confinement(sandbox, module),
+    )
+
+
+def answer(request: Any, channel: Channel, read: Callable[[int], object]) -> None:
+    """Answer :func:`ask_reader`, in the child: with what ``read`` makes of the file, encoded."""
+    descriptor = requested_descriptor(request, "fd")
+    with bounded_memory():
+        found = read(descriptor)
+    body = encode(found)
+    assert isinstance(body, dict)
+    channel.send("result", body)
 
 
 def requested_descriptor(request: Any, name: str) -> int:

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tallystick.contracts.codec import decode, encode
+from tallystick.contracts.codec import decode
 from tallystick.contracts.model import ModelFacts
 from tallystick.contracts.sandbox_profile import SandboxProfile
-from tallystick.models.children import (
-    PARSER_PATIENCE,
-    bounded_memory,
-    reader_confinement,
-    requested_descriptor,
-)
+from tallystick.models.children import answer, ask_reader
 from tallystick.sandbox.channel import Channel, serve
 from tallystick.sandbox.messages import well_formed
-from tallystick.sandbox.process import run_child
 
 PROGRAM = "tallystick.models.facts_child"
 _READER = "tallystick.models.facts"
@@ -33,27 +27,20 @@ def read_facts(descriptor: int, sandbox: SandboxProfile | None = None) -> ModelF
     IncomparableError for one that cannot be used as it is (a part of a split model, an adapter),
     RunFailedError when the child fails.
     """
-    body = run_child(
-        PROGRAM,
-        {"fd": descriptor},
-        pass_fds=(descriptor,),
-        idle_timeout=PARSER_PATIENCE,
-        confinement=reader_confinement(sandbox, _READER),
-    )
+    body = ask_reader(PROGRAM, _READER, descriptor, sandbox)
     with well_formed("facts about a model"):
         return decode(ModelFacts, body, where="model facts")
 
 
 def handle(request: Any, channel: Channel) -> None:
     """Serve one request: ``fd`` is the descriptor of the model file."""
-    descriptor = requested_descriptor(request, "fd")
-    with bounded_memory():
-        from tallystick.models.facts import facts_of
+    answer(request, channel, _read)
 
-        facts = facts_of(descriptor)
-    body = encode(facts)
-    assert isinstance(body, dict)
-    channel.send("result", body)
+
+def _read(descriptor: int) -> ModelFacts:
+    from tallystick.models.facts import facts_of  # under the ceiling on memory
+
+    return facts_of(descriptor)
 
 
 if __name__ == "__main__":

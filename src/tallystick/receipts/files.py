@@ -110,30 +110,36 @@ class Checks:
             key=self.key,
             window="bundle" if self.now is None else "now",
             network_id=self.network_id,
-            parties=Parties(self.declared, self._materialised(None)),
+            parties=Parties(self.declared, self._materialised()),
         )
 
-    def _materialised(self, run: InferenceRun | None) -> Materialised | None:
+    def _materialised(self) -> Materialised | None:
         if self.bundle is None:
             return None
         # Who compares no bundle needs nothing of what reads one.
         from tallystick.bundles.materialise import of_bundle
 
-        return of_bundle(self.bundle, run)
+        return of_bundle(self.bundle)
 
     def context_for(self, files: Mapping[str, bytes], context: VerifyContext) -> VerifyContext:
         """Return ``context`` with the prompt that the bundle gives for the set in ``files``.
 
         Which one that is, the private half says; while it is locked there is no prompt to compare.
         """
-        run = None if self.bundle is None else opened_request(files, self.key)
+        parties = context.parties
+        if self.bundle is None or parties.materialised is None:
+            return context
+        run = opened_request(files, self.key)
         if run is None:
             return context
+        from tallystick.bundles.materialise import prompt_for
+
         try:
-            found = self._materialised(run)
+            prompt = prompt_for(self.bundle, run)
         except InputError:  # it gives none for such a run: step 12 will say that they differ
             return context
-        return replace(context, parties=replace(context.parties, materialised=found))
+        found = replace(parties.materialised, prompt=prompt)
+        return replace(context, parties=replace(parties, materialised=found))
 
 
 @dataclass(frozen=True, slots=True)

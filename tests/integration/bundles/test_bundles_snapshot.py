@@ -11,7 +11,7 @@ import pytest
 from tallystick.bundles import snapshot as snapshots
 from tallystick.bundles.check import check_bundle
 from tallystick.bundles.runs import declare_runs, write_runs
-from tallystick.bundles.snapshot import snapshot, tile_files
+from tallystick.bundles.snapshot import snapshot
 from tallystick.contracts.digests import derive_blind, request_body, request_digest
 from tallystick.errors import EvidenceError, InputError, UnavailableError
 from tallystick.queues.runfile import read_run
@@ -42,17 +42,15 @@ def test_the_task_is_copied_whole_and_sealed(tmp_path: Path) -> None:
         os.fstat(sealed.descriptor)
 
 
-def test_the_files_of_a_tile_are_those_that_the_bundle_declares(tmp_path: Path) -> None:
+def test_a_file_that_is_named_twice_is_held_once(tmp_path: Path) -> None:
     write_bundle(tmp_path)
     bundle = check_bundle(tmp_path)
-    paths = tile_files(bundle, "3/1/2")
-    assert paths == ("data/descriptions/3/1/2.txt",)
-    with snapshot(bundle, [*paths, *paths, "data/large.bin", "data/empty"]) as files:
-        assert files.read(paths[0]) == b"a river"
+    path = "data/descriptions/3/1/2.txt"
+    with snapshot(bundle, [path, path, "data/large.bin", "data/empty"]) as files:
+        assert files.read(path) == b"a river"
         assert files.read("data/empty") == b""
         assert files.read("data/large.bin") == CONTENTS["data/large.bin"]
         assert len(files.files) == 3
-    assert tile_files(replace(bundle, manifest=replace(bundle.manifest, imagery=None)), "x") == ()
 
 
 @pytest.mark.parametrize("data", [b"x", b"x" * len(CONTENTS["task/prompt.txt"])])

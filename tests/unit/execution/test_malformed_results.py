@@ -8,14 +8,21 @@ import pytest
 
 from tallystick.errors import RunFailedError
 from tallystick.execution import fingerprint
-from tallystick.models import facts_child
+from tallystick.models import children, facts_child, layers_child
 
 
 @pytest.mark.parametrize("body", [{}, {"architecture": 7}, {"more": 1}])
 def test_malformed_facts(monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]) -> None:
-    monkeypatch.setattr(facts_child, "run_child", lambda *_, **__: body)
+    monkeypatch.setattr(children, "run_child", lambda *_, **__: body)
     with pytest.raises(RunFailedError, match="facts about a model that is malformed"):
         facts_child.read_facts(3)
+
+
+@pytest.mark.parametrize("body", [{}, {"extents": 7}, {"extents": [{"layer": -1}]}])
+def test_malformed_layers(monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]) -> None:
+    monkeypatch.setattr(children, "run_child", lambda *_, **__: body)
+    with pytest.raises(RunFailedError, match="where a model's layers are that is malformed"):
+        layers_child.read_extents(3)
 
 
 @pytest.mark.parametrize(
