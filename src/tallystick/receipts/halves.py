@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tallystick.bundles.match import MATERIALISED
 from tallystick.contracts.digests import no_bundle_digest
 from tallystick.contracts.receipt import Receipt
 
 
 def proves(
-    receipt: Receipt, units: Literal["derived", "claimed"] = "derived", source: str = "missing"
+    receipt: Receipt,
+    units: Literal["derived", "claimed"] = "derived",
+    source: str = "missing",
+    match: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     """Return what follows from ``receipt`` once its set is verified.
 
     ``units`` says whether the compute units were derived again (step 9), which needs the bundle;
-    ``source`` is the status of the source link.
+    ``source`` is the status of the source link, ``match`` who was compared in step 12.
     """
     core, evidence = receipt.core, receipt.core.evidence
     tokens = f"{core.sampled_tokens} tokens after {core.prompt_tokens} prompt tokens"
@@ -29,7 +33,9 @@ def proves(
         lines.append(
             f"It names what was read: bundle {core.bundle_digest}, task {core.task_digest}."
         )
-    if source == "verified":
+    if source == "verified" and MATERIALISED in match:
+        lines.append("A source key that you trust signed the tile set of the bundle that you gave.")
+    elif source == "verified":
         lines.append(
             "A source key that you trust signed the tile set; the signer states that it is that of"
             " the bundle."

@@ -262,6 +262,6 @@ def _report(set_id: str, outcome: _Outcome, context: VerifyContext) -> Verificat
         egress=attested.egress,
         match=attested.match,
         trust_scope=scope,
-        proves=proves(receipt, units, attested.links[0].status),
+        proves=proves(receipt, units, attested.links[0].status, attested.match),
         does_not_prove=does_not_prove(receipt, units, attested.links[0].status),
     )

@@ -115,7 +115,10 @@ def test_a_set_over_a_bundle_verifies_and_says_who_agreed() -> None:
     assert "2 of 3 links, missing: acceptance" in report.steps[11].detail
     assert "declared = materialised = executed" in report.steps[11].detail
     assert not any("source" in line for line in report.does_not_prove)
-    assert any("tile set" in line for line in report.proves)
+    (whose,) = (line for line in report.proves if "tile set" in line)
+    assert whose.endswith("signed the tile set of the bundle that you gave.")
+    (whose,) = (line for line in verified(BUILT.files()).proves if "tile set" in line)
+    assert whose.endswith("the signer states that it is that of the bundle.")
 
 
 def test_a_source_that_nobody_trusts_is_shown_as_that() -> None:
