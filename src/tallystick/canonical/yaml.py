@@ -8,6 +8,7 @@ a word such as ``yes`` is a text.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from tallystick.canonical.json import JSONValue, shorten
@@ -15,6 +16,7 @@ from tallystick.errors import InputError
 
 MAX_DEPTH: Final = 16
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,15}")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _CONSTANTS: Final[dict[str, JSONValue]] = {"true": True, "false": False, "null": None, "~": None}
 # What a reader of YAML 1.1 takes for something else than a text or an integer.
 _AMBIGUOUS: Final = re.compile(
@@ -42,14 +44,32 @@ def parse_yaml(data: bytes, *, max_bytes: int, where: str) -> JSONValue:
         ) from None
     try:
         text = data.decode("utf-8")
-        events = list(yaml.parse(text, Loader=yaml.SafeLoader))
+        events = _to_depth(yaml.parse(text, Loader=yaml.SafeLoader))
     except UnicodeDecodeError:
         raise InputError(f"{where}: not UTF-8 text") from None
+    except (ValueError, OverflowError):  # the library's own, for an escape or a version too large
+        raise InputError(f"{where}: not YAML", found="a number that is out of range") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f" in line {mark.line + 1}"
         raise InputError(f"{where}: not YAML{line}") from None
     return _Reader(events, where).document()
+
+
+def _to_depth(events: Iterable[Any]) -> list[Any]:
+    """Return the events up to the one that is nested too deeply, which the reader refuses.
+
+    The library takes minutes for a file of nothing but brackets.
+    """
+    found: list[Any] = []
+    depth = 0
+    for event in events:
+        found.append(event)
+        depth += type(event).__name__ in ("SequenceStartEvent", "MappingStartEvent")
+        depth -= type(event).__name__ in ("SequenceEndEvent", "MappingEndEvent")
+        if depth > MAX_DEPTH:
+            break
+    return found
 
 
 class _Reader:
@@ -107,6 +127,8 @@ class _Reader:
 
     def _scalar(self, event: Any) -> JSONValue:
         text: str = event.value
+        if _SURROGATE.search(text) is not None:  # an escape can say what no JSON text holds
+            raise self._refuse(event, "half of a surrogate pair")
         if event.style is not None:  # quoted, or a block
             return text
         if text in _CONSTANTS:

@@ -34,7 +34,12 @@ def owned(info: os.stat_result) -> bool:
 
 
 def user_path(text: str) -> Path:
-    """Return a path that a user gave, ``~`` resolved. Raises InputError for an unknown user."""
+    """Return a path that a user gave, ``~`` resolved.
+
+    Raises InputError for an unknown user, and for a NUL, which no path has.
+    """
+    if "\0" in text:
+        raise InputError("a path holds a NUL character", found=ascii(text[:200]))
     try:
         return Path(text).expanduser()
     except RuntimeError:

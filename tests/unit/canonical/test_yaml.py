@@ -75,6 +75,30 @@ def test_what_is_no_yaml_is_refused() -> None:
         parse("#" * 5000)
 
 
+@pytest.mark.parametrize("escape", [r"\ud800", r"\udfff", r"\ud83d\ude00", r"\U0000d800"])
+def test_half_of_a_surrogate_pair_is_refused(escape: str) -> None:
+    for text in (f'a: "x{escape}"', f'"{escape}": 1'):
+        with pytest.raises(InputError, match="line 1") as raised:
+            parse(text)
+        assert raised.value.found == "half of a surrogate pair"
+    assert parse(r'a: "\U0001F600"') == {"a": "\U0001f600"}
+
+
+@pytest.mark.parametrize(
+    "text", [r'a: "\U00110000"', r'a: "\UFFFFFFFF"', f"%YAML 1.{'9' * 5000}\n--- a"]
+)
+def test_numbers_beyond_what_the_library_holds_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="not YAML"):
+        parse_yaml(text.encode(), max_bytes=8192, where="settings")
+
+
+@pytest.mark.parametrize("bracket", ["[", "{", "{a: "])
+def test_many_brackets_are_refused_before_they_are_all_read(bracket: str) -> None:
+    data = bracket.encode() * 60_000
+    with pytest.raises(InputError, match="line 1"):
+        parse_yaml(data, max_bytes=len(data), where="settings")
+
+
 def test_depth_is_bounded() -> None:
     depth = MAX_DEPTH - 1
     assert parse("[" * depth + "1" + "]" * depth)
