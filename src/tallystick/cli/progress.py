@@ -21,6 +21,7 @@ _NAMES: Final = {
     "prompt": "reading the prompt",
     "calibrating": "calibrating this model on this machine (once)",
     "fingerprint": "measuring this machine's numeric fingerprint (once per boot)",
+    "sealing": "re-executing the run for its evidence",
     "self-check": "checking the run before signing",
     "replay": "replaying",
     "observing": "observing",

@@ -41,7 +41,6 @@ _STAGES: Final = {
     "TokenEmitted": "generating",
     "ArenaReset": "finishing",
     "ShutdownComplete": "signing",
-    "sealing": "re-executing for its evidence",
 }
 
 

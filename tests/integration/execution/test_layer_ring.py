@@ -18,7 +18,7 @@ from tallystick.errors import UsageError
 from tallystick.telemetry.events import MAX_LAYER_EVENTS, EventKind
 from tallystick.telemetry.log import TelemetryLog, parse_log
 from tallystick.worker.run import RunResult
-from tests.support.memory_limit import memory_group
+from tests.support.memory_groups import memory_group
 from tests.support.models import write_model
 from tests.support.runs import EngineHome, make_endless
 from tests.support.sandboxes import need_level
