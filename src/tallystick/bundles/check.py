@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.bundles.hashing import BUFFER_BYTES, Content, HashedTree, read_content
+from tallystick.bundles.match import AttestedData
 from tallystick.bundles.tree import (
     Listing,
     TreeProblemError,
@@ -40,9 +41,9 @@ class CheckedBundle:
 
     ``bundle_digest`` and ``task_digest`` are what a run and its receipt name it by,
     ``manifest_digest`` is the sha256 of manifest.json, ``source_attestation_digest`` that of the
-    provider's envelope, None without one; ``source_attestation`` is that envelope. Files may
-    change later: what a run reads goes through :func:`tallystick.bundles.snapshot.snapshot`, which
-    compares again.
+    provider's envelope, None without one; ``source`` is that envelope and what it has to be about,
+    which nobody has compared yet. Files may change later: what a run reads goes through
+    :func:`tallystick.bundles.snapshot.snapshot`, which compares again.
     """
 
     directory: Path
@@ -52,13 +53,13 @@ class CheckedBundle:
     source_attestation_digest: str | None
     manifest: DatasetManifest
     model_ref: ModelRef
-    source_attestation: bytes | None = None
+    source: AttestedData | None = None
 
     @property
     def tile_set_digest(self) -> str:
         """What a provider attests to: the digest of the files under data/ but his attestation."""
-        return tile_set_digest(
-            (file.path, file.size, file.sha256) for file in tile_set(self.manifest)
+        return (
+            _tile_set_digest(self.manifest) if self.source is None else self.source.tile_set_digest
         )
 
 
@@ -126,16 +127,16 @@ def _check(root: int, directory: Path) -> CheckedBundle:
         name = bundle_digest(sha256(data), files)
         hashed.require(declared)
     model_ref = _model_ref(root, manifest, declared[MODEL_REF_FILE])
-    attestation = _source_attestation(root, manifest, declared)
+    source = _source(root, manifest, declared)
     return CheckedBundle(
         directory,
         name,
         task_digest(manifest.task),
         format_digest(sha256(data)),
-        None if attestation is None else format_digest(sha256(attestation)),
+        None if source is None else format_digest(sha256(source.envelope)),
         manifest,
         model_ref,
-        attestation,
+        source,
     )
 
 
@@ -173,13 +174,18 @@ def _model_ref(root: int, manifest: DatasetManifest, wanted: Content) -> ModelRe
     return ref
 
 
-def _source_attestation(
+def _tile_set_digest(manifest: DatasetManifest) -> str:
+    return tile_set_digest((file.path, file.size, file.sha256) for file in tile_set(manifest))
+
+
+def _source(
     root: int, manifest: DatasetManifest, declared: dict[str, Content]
-) -> bytes | None:
+) -> AttestedData | None:
     """Return the provider's envelope: one line, so that it can go into a set as it is."""
-    path = None if manifest.imagery is None else manifest.imagery.source_attestation
-    if path is None:
+    imagery = manifest.imagery
+    if imagery is None or imagery.source_attestation is None:
         return None
+    path = imagery.source_attestation
     folder, _, name = path.rpartition("/")
     with opened_below(root, folder) as directory:
         data = _read_file(directory, name, path, MAX_SOURCE_ENVELOPE)
@@ -191,7 +197,7 @@ def _source_attestation(
             "a source attestation is one line without a newline",
             hint="`tallystick attest source` writes it so",
         )
-    return data
+    return AttestedData(data, _tile_set_digest(manifest), imagery.license)
 
 
 def _read(root: int, name: str, max_bytes: int) -> bytes | None:

@@ -9,7 +9,6 @@ from tallystick.bundles.check import CheckedBundle, check_bundle, named_bundle
 from tallystick.bundles.match import (
     DECLARED,
     MATERIALISED,
-    AttestedData,
     BundlePrompt,
     Materialised,
     ThreeDigests,
@@ -64,14 +63,6 @@ def digests_of(bundle: CheckedBundle) -> ThreeDigests:
     return ThreeDigests(bundle.bundle_digest, bundle.task_digest, bundle.model_ref.digest)
 
 
-def attested_data(bundle: CheckedBundle) -> AttestedData | None:
-    """Return the source attestation of a checked bundle, None without one; not held to anything."""
-    imagery = bundle.manifest.imagery
-    if bundle.source_attestation is None or imagery is None:
-        return None
-    return AttestedData(bundle.source_attestation, bundle.tile_set_digest, imagery.license)
-
-
 def of_bundle(bundle: CheckedBundle, run: InferenceRun | None = None) -> Materialised:
     """Return what a checked bundle holds, with the prompt for ``run``, if one is given.
 
@@ -81,7 +72,7 @@ def of_bundle(bundle: CheckedBundle, run: InferenceRun | None = None) -> Materia
     return Materialised(
         digests=digests_of(bundle),
         manifest_digest=bundle.manifest_digest,
-        source=attested_data(bundle),
+        source=bundle.source,
         prompt=None if run is None else prompt_for(bundle, run),
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tallystick.attest.source import require_about
 from tallystick.bundles.check import CheckedBundle
 from tallystick.bundles.match import Materialised, check_source, names_bundle
-from tallystick.bundles.materialise import attested_data, find_bundle, materialise
+from tallystick.bundles.materialise import find_bundle, materialise
 from tallystick.contracts.request import InferenceRun
 from tallystick.contracts.runtime import SEQUENTIAL
 from tallystick.errors import EvidenceError, InputError
@@ -60,7 +60,7 @@ def materialised_for(run: InferenceRun | None, directories: Sequence[Path]) -> M
 
 def check_attested(bundle: CheckedBundle) -> None:
     """Raise EvidenceError when a bundle's source attestation is not about its tile set."""
-    source = attested_data(bundle)
+    source = bundle.source
     if source is not None:
         require_about(source.envelope, source.tile_set_digest, source.license)
 

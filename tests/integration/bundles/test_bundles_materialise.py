@@ -216,13 +216,13 @@ def attest(bundle: CheckedBundle, license_text: str = "CC0-1.0", leave_out: int 
 def test_an_attestation_goes_with_its_bundle(tmp_path: Path) -> None:
     attested_bundle(tmp_path, attest)
     bundle = check_bundle(tmp_path / "attested")
-    assert bundle.source_attestation == attest(check_bundle(tmp_path / "bare"))
+    assert bundle.source is not None
+    assert bundle.source.envelope == attest(check_bundle(tmp_path / "bare"))
     assert bundle.tile_set_digest == check_bundle(tmp_path / "bare").tile_set_digest
     found = materialise(run_of(bundle), bundle)
-    assert found.source is not None
-    assert found.source.envelope == bundle.source_attestation
-    assert found.source.tile_set_digest == bundle.tile_set_digest
-    assert found.source.license == IMAGERY.license
+    assert found.source is bundle.source
+    assert bundle.source.tile_set_digest == bundle.tile_set_digest
+    assert bundle.source.license == IMAGERY.license
 
 
 BAD_SOURCES: dict[str, Callable[[CheckedBundle], bytes]] = {
