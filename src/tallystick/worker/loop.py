@@ -17,6 +17,7 @@ from typing import Final, Literal
 from tallystick.contracts.layout import MARKER
 from tallystick.contracts.request import InferenceRun
 from tallystick.errors import (
+    InputError,
     InterruptedRunError,
     LostLeaseError,
     ModelNotHereError,
@@ -36,7 +37,7 @@ from tallystick.worker.heartbeat import Heartbeat
 from tallystick.worker.keys import SignerChoice
 from tallystick.worker.publishing import COMPLETE, Planned, Publication, Settled, settle
 from tallystick.worker.reporting import Reporter
-from tallystick.worker.run import Guard, Place, RunResult, run_declared
+from tallystick.worker.run import Guard, Place, RunResult, require_keys, run_declared
 from tallystick.worker.settings import WorkerSettings
 from tallystick.worker.stopping import StopSwitch
 from tallystick.worker.supply import MissingModels, find_model
@@ -75,14 +76,23 @@ class Worker:
         self._receipts = _path(settings.receipts) or home / "receipts"
         self._missing = MissingModels(settings.models, home)
         self._templates = Templates()
+        self._place = Place(
+            receipts=self._receipts,
+            signer=SignerChoice(_path(settings.key)),
+            audit_key=_path(settings.audit_key),
+            home=home,
+            templates=self._templates,
+            bundles=tuple(map(Path, settings.bundles or ())),
+        )
 
     def work(self, *, until: Literal["stopped", "empty"] = "stopped") -> int:
         """Work until told to stop, or (``empty``) until nothing waits; return the number of turns.
 
         What cannot be used for a while is tried again, but not with ``empty``: then
         UnavailableError is raised. It is also raised when the place of receipts or the health file
-        cannot be used from the start.
+        cannot be used from the start; InputError when a key cannot.
         """
+        require_keys(self._place)
         sweep(self._receipts)
         self._reporter.begin()
         self._turns, pause = 0, _AGAIN_SECONDS
@@ -185,6 +195,7 @@ class Worker:
             raise trouble
 
     def _perform(self, lease: Lease, publication: Publication) -> RunResult:
+        self._require_keys()
         check_declared(lease.run)  # before a model is looked for
         self._stop.begin(self._settings.run_seconds)
         try:
@@ -245,7 +256,7 @@ class Worker:
             return "lost", words(error), None
         try:
             with prepare_under(self._receipts):
-                pass
+                self._require_keys()
             self._queue.heartbeat(lease)
         except LostLeaseError as lost:
             return "lost", words(lost), None
@@ -283,16 +294,15 @@ class Worker:
             return "lost"
         return "released"
 
+    def _require_keys(self) -> None:
+        """Raise UnavailableError for a key that was lost since the start: no fault of a run."""
+        try:
+            require_keys(self._place)
+        except InputError as error:
+            raise UnavailableError.of(error) from None
+
     def _run(self, run: InferenceRun, guard: Guard) -> RunResult:
         settings = self._settings
-        place = Place(
-            receipts=self._receipts,
-            signer=SignerChoice(_path(settings.key)),
-            audit_key=_path(settings.audit_key),
-            home=self._home,
-            templates=self._templates,
-            bundles=tuple(map(Path, settings.bundles or ())),
-        )
 
         def look(what: str, done: int, total: int) -> None:
             self._stop.check()
@@ -304,7 +314,7 @@ class Worker:
             run,
             threads=settings.threads,
             ring_depth=settings.ring_depth,
-            place=place,
+            place=self._place,
             guard=guard,
             show=Show(on_progress=look, bus=self._listener.bus),
         )

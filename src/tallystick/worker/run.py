@@ -326,6 +326,16 @@ def _claim(where: Place, home: Path) -> OutputPlace:
     return prepare_under(where.receipts or home / "receipts")
 
 
+def require_keys(where: Place) -> None:
+    """Raise InputError where a run in this place would: a key that is named is missing or bad.
+
+    A default key that is yet to be made is fine.
+    """
+    home = where.home or default_home()
+    existing_key(where.signer, home)
+    _existing_audit_key(where.audit_key, home, where.receipts)
+
+
 def _existing_audit_key(path: Path | None, home: Path, output: Path | None) -> AuditKey | None:
     """Return the key in the file ``path``, or the default one; None when that is yet to be made."""
     default = default_audit_key_path(home)

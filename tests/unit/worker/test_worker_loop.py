@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tallystick.attest.keyfiles import write_key
+from tallystick.attest.keys import SigningKey
 from tallystick.contracts.codec import encode_bytes
 from tallystick.contracts.digests import run_digest
 from tallystick.contracts.request import ExpectedDigest, InferenceRun
@@ -403,6 +405,29 @@ def test_a_place_that_cannot_be_written_to_costs_no_attempt(bench: Bench) -> Non
     assert [turn.outcome for turn in bench.turns] == ["released", "done"]
     assert ends(bench) == [LeaseEnd.RELEASED, LeaseEnd.COMPLETED]
     assert bench.job().attempts == 1
+
+
+@pytest.mark.parametrize("name", ["key", "audit_key"])
+def test_a_key_that_is_not_there_costs_no_run(bench: Bench, name: str) -> None:
+    bench.submit(0)
+    with pytest.raises(InputError, match=r"lost\.key"):
+        bench.work(**{name: str(bench.home / "lost.key")})
+    assert (bench.job().state, bench.job().attempts, bench.ran) == (JobState.PENDING, 0, 0)
+
+
+def test_a_key_that_is_lost_meanwhile_costs_no_attempt(bench: Bench) -> None:
+    key = bench.home / "my.key"
+    write_key(key, SigningKey.from_seed(bytes(32)), None)
+    bench.submit(0, 1)
+
+    def execute(_guard: Guard) -> None:
+        key.rename(bench.home / "away.key")
+
+    with pytest.raises(UnavailableError, match=r"my\.key"):
+        bench.work(execute, key=str(key))
+    assert [turn.outcome for turn in bench.turns] == ["done", "released"]
+    (job,) = bench.queue.jobs([JobState.PENDING])
+    assert job.attempts == 0
 
 
 def test_a_deadline(bench: Bench) -> None:
