@@ -164,6 +164,7 @@ def _check_tokens(names: Sequence[str], indexes: Sequence[str], dropped: int) ->
             raise _bad(line, f"token index {least}", str(index))
         least = index + 1
         tokens += 1
+    _check_ranges([0], [least - 1])
     return tokens
 
 

@@ -43,6 +43,21 @@ def test_a_negative_number_is_not_written(field: str) -> None:
         encode_event(event)
 
 
+@pytest.mark.parametrize(("index", "accepted"), [(2**32 - 1, True), (2**32, False)])
+def test_an_index_beyond_32_bits_is_refused_where_others_were_dropped(
+    index: int, accepted: bool
+) -> None:
+    first, *_, token, _last = LINES
+    old = b'"index":2,'
+    assert old in token
+    data = first + token.replace(old, b'"index":%d,' % index)
+    if accepted:
+        assert parse_log(data).tokens == 1
+        return
+    with pytest.raises(EvidenceError, match="out of range"):
+        parse_log(data)
+
+
 def test_an_index_belongs_to_tokens_only() -> None:
     with pytest.raises(ValueError, match="TokenEmitted"):
         Event(EventKind.INIT, 0, 0, 0, 0, index=0)

@@ -411,7 +411,7 @@ def test_a_place_that_cannot_be_written_to_costs_no_attempt(bench: Bench) -> Non
 def test_a_key_that_is_not_there_costs_no_run(bench: Bench, name: str) -> None:
     bench.submit(0)
     with pytest.raises(InputError, match=r"lost\.key"):
-        bench.work(**{name: str(bench.home / "lost.key")})
+        bench.work(None, **{name: str(bench.home / "lost.key")})
     assert (bench.job().state, bench.job().attempts, bench.ran) == (JobState.PENDING, 0, 0)
 
 
