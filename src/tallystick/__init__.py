@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tallystick.audit.match import MatchReport, MatchRule, match_sets
     from tallystick.audit.replay import ReplayReport, TranscriptRequest, replay
     from tallystick.audit.transcript import TranscriptReport, check_transcript
-    from tallystick.bundles.check import CheckedBundle, check_bundle
-    from tallystick.bundles.create import CreatedBundle, create_bundle
+    from tallystick.bundles.check import CheckedBundle
+    from tallystick.bundles.create import CreatedBundle
     from tallystick.bundles.runs import TileRun, declare_runs, write_runs
     from tallystick.bundles.snapshot import SealedFiles
     from tallystick.bundles.snapshot import snapshot as snapshot_bundle
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from tallystick.receipts.verify import VerifyContext, verify_set, verify_with
     from tallystick.store.sets import LoadedSet, read_receipt, read_set
     from tallystick.worker.attesting import AttestedSource, attest_source, verify_source
+    from tallystick.worker.datasets import check_bundle, create_bundle
     from tallystick.worker.keys import ShownKey, SignerChoice, show_key
     from tallystick.worker.order import PlacedOrder, place_order
     from tallystick.worker.papers import read_ticket
@@ -278,11 +279,11 @@ _HOMES: Final = {
     "add_normalised_model": "tallystick.models.add:add_normalised",
     "attest_source": "tallystick.worker.attesting",
     "calibrate_model": "tallystick.execution.calibrate_model",
-    "check_bundle": "tallystick.bundles.check",
+    "check_bundle": "tallystick.worker.datasets",
     "check_model": "tallystick.models.check:check",
     "check_transcript": "tallystick.audit.transcript",
     "collect_spool": "tallystick.queues.spool:collect",
-    "create_bundle": "tallystick.bundles.create",
+    "create_bundle": "tallystick.worker.datasets",
     "declare_runs": "tallystick.bundles.runs",
     "describe_model": "tallystick.models.check:describe",
     "diff_receipts": "tallystick.audit.diff",

@@ -45,14 +45,11 @@ def create(source: Path, output: Path, model: str, as_json: bool) -> None:
 
     Exit status: 0, 4 SRC makes no bundle or the model is no good, 6 the place cannot be written.
     """
-    from tallystick.bundles.create import create_bundle
     from tallystick.store.home import home
-    from tallystick.worker.declared import check_attested
+    from tallystick.worker.datasets import create_bundle
 
     with WorkProgress() as work:
-        made = create_bundle(
-            source, output, model, home(), progress=work.update, accept=check_attested
-        )
+        made = create_bundle(source, output, model, home(), progress=work.update)
     if made.left_out:
         note(f"left out of the bundle: {', '.join(made.left_out)}")
     document = _document(made.bundle)
@@ -71,11 +68,9 @@ def check(directory: Path, as_json: bool) -> None:
 
     Exit status: 0 it holds, 1 it does not (the first path is named), 4 there is no bundle.
     """
-    from tallystick.bundles.check import check_bundle
-    from tallystick.worker.declared import check_attested
+    from tallystick.worker.datasets import check_bundle
 
     bundle = check_bundle(directory)
-    check_attested(bundle)
     emit({**_document(bundle), "status": "checked"}, as_json=as_json, lines=_words(bundle))
 
 
@@ -114,9 +109,9 @@ def runs(
     usable prompt template, 6 the place cannot be written.
     """
     from tallystick.attest.keyfiles import commit_key
-    from tallystick.bundles.check import check_bundle
     from tallystick.bundles.runs import declare_runs, write_runs
     from tallystick.store.home import home
+    from tallystick.worker.datasets import check_bundle
 
     bundle = check_bundle(directory)
     declared = declare_runs(

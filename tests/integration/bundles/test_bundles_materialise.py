@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import tallystick
 from tallystick.attest.keys import SigningKey
 from tallystick.attest.source import sign_source
 from tallystick.bundles import materialise as materialising
@@ -245,3 +246,13 @@ def test_a_bundle_with_another_s_attestation_never_looks_for_a_model(
     digest = ExpectedDigest(named_bundle(tmp_path / "attested"))
     error = refused(replace(run, dataset=digest), (tmp_path / "attested",), monkeypatch)
     assert isinstance(error, EvidenceError)
+
+
+@pytest.mark.parametrize("attestation", BAD_SOURCES.values(), ids=BAD_SOURCES)
+def test_the_public_check_refuses_it_too(
+    tmp_path: Path, attestation: Callable[[CheckedBundle], bytes]
+) -> None:
+    attested_bundle(tmp_path, attestation)
+    assert tallystick.check_bundle(tmp_path / "bare").source is None
+    with pytest.raises(EvidenceError):
+        tallystick.check_bundle(tmp_path / "attested")
