@@ -103,6 +103,12 @@ def test_what_is_attested_is_what_is_there(
     refused = engine_home.cli(*words, "--key", stranger)
     assert refused.returncode == 1
     assert "no trusted key" in refused.stderr
+    envelope = (source / ATTESTATION).read_bytes()
+    longer = tmp_path / "longer.dsse"
+    longer.write_bytes(envelope + b"\n")
+    refused = engine_home.cli("attest", "verify", longer, "--key", tmp_path / "provider.pub.pem")
+    assert refused.returncode == 1
+    assert "one line without a newline" in refused.stderr
     (source / "data" / "more.txt").write_text("made up")
     create = ("bundle", "create", source, "--output", tmp_path / "b", "--model", toy_llama)
     made = engine_home.cli(*create)
@@ -115,6 +121,20 @@ def test_what_is_attested_is_what_is_there(
     made = engine_home.cli(*create)
     assert made.returncode == 4
     assert "another licence" in made.stderr
+
+
+def test_no_provider_attests_names_that_some_file_systems_take_for_one(
+    engine_home: EngineHome, source: Path, tmp_path: Path
+) -> None:
+    for name in ("twin.txt", "Twin.txt"):
+        (source / "data" / name).write_text(name)
+    done = engine_home.cli(
+        *("attest", "source", source, "--license", "x", "--acquisition", "y"),
+        *("--output", tmp_path / "made.dsse", "--key", tmp_path / "provider.key"),
+    )
+    assert done.returncode == 4
+    assert "take for one" in done.stderr
+    assert not (tmp_path / "made.dsse").exists()
 
 
 def test_options_that_the_bundle_decides(engine_home: EngineHome, tmp_path: Path) -> None:

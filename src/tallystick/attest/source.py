@@ -58,6 +58,7 @@ def sign_source(
     ``files`` are all files of the tile set, in ascending order of their paths. Raises InputError
     for texts or files that no statement has.
     """
+    _require_texts(license_text, acquisition)
     digest = _digest_of(files)
     listed = tuple(files) if len(files) <= MAX_LISTED else None
     try:
@@ -148,6 +149,17 @@ def _check_listed(files: Sequence[SourceFile], digest: str) -> None:
             expected=digest,
             found=_digest_of(files),
         )
+
+
+def _require_texts(license_text: str, acquisition: str) -> None:
+    if not license_text.strip() or not license_text.isprintable():
+        raise InputError(
+            "the licence cannot be stated",
+            expected="a line of printable text",
+            found=ascii(license_text[:80]),
+        )
+    if not acquisition.isascii() and any("\ud800" <= sign <= "\udfff" for sign in acquisition):
+        raise InputError("the acquisition is not valid Unicode", expected="UTF-8 text")
 
 
 def _digest_of(files: Sequence[SourceFile]) -> str:

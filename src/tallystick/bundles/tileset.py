@@ -17,8 +17,9 @@ from tallystick.bundles.tree import (
     require_unchanged,
 )
 from tallystick.contracts.dataset import DATA
+from tallystick.contracts.paths import check_together
 from tallystick.contracts.source import SourceFile
-from tallystick.errors import InputError
+from tallystick.errors import EvidenceError, InputError
 
 
 def read_tile_set(source: Path) -> tuple[SourceFile, ...]:
@@ -42,6 +43,10 @@ def read_tile_set(source: Path) -> tuple[SourceFile, ...]:
     files = sorted((file for part in parts for file in part), key=lambda file: file.path)
     if not files:
         raise InputError(f"{source} is no tile set", expected=f"files under {DATA}", found="none")
+    try:
+        check_together((file.path for file in files), where="tile set")
+    except EvidenceError as error:
+        raise InputError.of(error) from None
     return tuple(files)
 
 

@@ -82,6 +82,12 @@ def verify_source(
     keys = trust.source_keys()
     if not keys:
         raise NoTrustError("the trust policy has no key for the source link")
+    if b"\n" in envelope:
+        raise EvidenceError(
+            "source attestation: not in the form that a bundle carries",
+            expected="one line without a newline",
+            found=f"{envelope.count(10)} newlines in {len(envelope)} bytes",
+        )
     link = check_source(envelope, keys)
     if not link.signers:
         raise EvidenceError(

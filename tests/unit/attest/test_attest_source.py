@@ -106,3 +106,11 @@ def test_texts_have_bounds(license_text: str, text: str) -> None:
         sign_source(FILES, license_text, text, SIGNER)
     with pytest.raises(InputError):
         sign_source(FILES[::-1], "CC0-1.0", "", SIGNER)
+
+
+@pytest.mark.parametrize("text", ["", " ", "CC0\n", "CC0\udcff"])
+def test_a_licence_is_a_line_of_text(text: str) -> None:
+    with pytest.raises(InputError, match="licence"):
+        sign_source(FILES, text, "drawn", SIGNER)
+    with pytest.raises(InputError, match="acquisition is not valid Unicode"):
+        sign_source(FILES, "CC0-1.0", "\udcff", SIGNER)
