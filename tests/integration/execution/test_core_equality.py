@@ -145,7 +145,7 @@ def test_public_files_tell_nothing_to_someone_without_the_blind(
         for path in result.directory.iterdir()
         if not path.name.endswith(".bundle")
     }
-    assert len(public) == 7
+    assert len(public) == 8
     # The bundle's public part stands in clear: it is as public as the other files are.
     bundle = next(result.directory.glob("*.bundle")).read_bytes()
     public["sealed bundle"] = bundle
