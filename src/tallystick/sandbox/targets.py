@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import secrets
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ Name = Annotated[str, MaxLength(1024)]
 # What is not there: a port on which nobody listens.
 _ANYWAY: Final = 9
 _LONG_PLACE: Final = 60
+_PREFIX: Final = "tallystick-probe-"
+_HOUR: Final = 3600.0
 _SECRET: Final = ctypes.create_string_buffer(b"a word of the supervisor", 32)
 
 
@@ -57,8 +61,10 @@ class TargetNames:
 def targets() -> Iterator[TargetNames]:
     """Make the targets; they are closed and removed when the body is left. Raises OSError."""
     with contextlib.ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="tallystick-probe-", dir=_place()))
+        _sweep(_place() or tempfile.gettempdir())
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_place()))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.callback(os.close, _held(folder))
         # Another user than ours has to be able to reach in, or a probe would prove nothing.
         folder.chmod(0o777)
         file = folder / "file"
@@ -99,6 +105,32 @@ def _place() -> str | None:
     place = tempfile.gettempdir()
     # tempfile then makes a folder of its own in it, with an unguessable name and mode 0700.
     return "/tmp" if len(place) > _LONG_PLACE else None  # noqa: S108
+
+
+def _held(folder: str | Path) -> int:
+    """Return a descriptor that holds ``folder``: while it is open, nobody sweeps it away."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _sweep(place: str) -> None:
+    """Remove what supervisors that were killed have left in ``place``.
+
+    Only what is old: another's new folder exists for a moment before it is held.
+    """
+    with os.scandir(place) as entries:
+        old = [entry for entry in entries if entry.name.startswith(_PREFIX)]
+    for entry in old:
+        with contextlib.suppress(OSError):  # held, another user's, or gone by now
+            info = entry.stat(follow_symlinks=False)
+            if info.st_uid == os.geteuid() and time.time() - info.st_mtime > _HOUR:
+                os.close(_held(entry.path))
+                shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _listener(stack: contextlib.ExitStack, family: int, address: str) -> int:
