@@ -16,10 +16,13 @@ from tallystick.execution.child_engine import load_engine
 from tallystick.execution.jobs import Preload
 from tallystick.sandbox.template_child import serve_template
 
+# Each child of a locked run enters it, and imports nothing then.
+_CAGE = "tallystick.sandbox.cage"
+
 
 def _prepare(request: Any) -> None:
     preload = decode(Preload, request, where="preload")
-    for name in preload.modules:
+    for name in (*preload.modules, _CAGE):
         importlib.import_module(name)
     load_engine(preload.setup)
 

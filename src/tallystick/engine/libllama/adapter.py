@@ -312,5 +312,10 @@ def _load(lib: Any, descriptor: int, params: Any) -> Any:
     for folder in ("/proc/self/fd", "/dev/fd"):
         if os.path.isdir(folder):
             return lib.llama_model_load_from_file(f"{folder}/{descriptor}".encode(), params)
-    with os.fdopen(os.dup(descriptor), "rb") as file:
+    # A stream of the C library's, which has a buffer. What cffi makes of a Python file has none,
+    # and the engine reads the header in pieces of a few bytes: a quarter of a million calls.
+    file = lib.fdopen(os.dup(descriptor), b"rb")
+    try:
         return lib.llama_model_load_from_file_ptr(file, params)
+    finally:
+        lib.fclose(file)

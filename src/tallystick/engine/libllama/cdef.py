@@ -125,6 +125,9 @@ struct llama_model;
 struct llama_context;
 struct llama_vocab;
 
+FILE * fdopen(int descriptor, const char * mode);
+int fclose(FILE * file);
+
 void llama_backend_init(void);
 void llama_log_set(void (*callback)(int level, const char * text, void * user_data), void * user_data);
 const char * llama_print_system_info(void);
