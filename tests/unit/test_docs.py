@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -112,6 +113,33 @@ def test_commands_in_the_documents_are_commands_of_the_program(document: Path) -
             command = found
         options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
         assert {word for word in words if word.startswith("-")} <= options, words
+
+
+def listings(group: click.Group, context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the path and the list of commands of ``group`` and of each group in it.
+
+    As an 80-column terminal shows it.
+    """
+    formatter = click.HelpFormatter(width=78)
+    group.format_commands(context, formatter)
+    yield context.command_path, formatter.getvalue()
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from listings(command, click.Context(command, context, info_name=name))
+
+
+def test_no_summary_of_a_command_is_cut_off() -> None:
+    from tallystick.cli.main import cli
+
+    # With the program's own settings: a command keeps the help option of its first context.
+    context = click.Context(cli, info_name="tallystick", **cli.context_settings)
+    found = dict(listings(cli, context))
+    assert len(found) >= 9
+    for path, text in found.items():
+        lines = text.splitlines()
+        assert len(lines) >= 2, path
+        assert [line for line in lines if line.endswith("...")] == [], path
 
 
 def test_the_guides_have_commands() -> None:

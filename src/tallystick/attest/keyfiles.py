@@ -195,7 +195,7 @@ def read_public_key(path: Path) -> PublicKey:
         path,
         max_bytes=MAX_KEY_FILE,
         what="the public key file",
-        hint="give the path of a .pub.pem file",
+        hint="give the path of a .pub.pem file; `tallystick keys show` names that of your own key",
     )
     if data.startswith(b"{"):
         raise InputError(

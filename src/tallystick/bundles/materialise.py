@@ -27,7 +27,7 @@ def find_bundle(digest: str, directories: Sequence[Path]) -> CheckedBundle:
     Only the manifests of the others are read. Raises InputError when no directory names it,
     EvidenceError when the one that does is not what its manifest declares.
     """
-    reason = f"{len(directories)} bundle directories"
+    reason = f"not among the bundle directories given ({len(directories)})"
     for directory in directories:
         try:
             found = named_bundle(directory)

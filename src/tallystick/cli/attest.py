@@ -106,7 +106,9 @@ def verify(
     bundle_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Check the source attestation in FILE: its signature, its digests, its tile set.
+    """Check the source attestation in FILE.
+
+    Its signature, its digests, and with --bundle-dir that it is about that tile set.
 
     Exit status: 0 a trusted key signed it and it agrees with itself (and the bundle), 1 it does not
     hold, 4 no trust was given or there is nothing to read.

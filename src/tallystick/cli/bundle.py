@@ -61,7 +61,7 @@ def create(source: Path, output: Path, model: str, as_json: bool) -> None:
 @click.argument("directory", type=PATH, metavar="DIR")
 @json_option
 def check(directory: Path, as_json: bool) -> None:
-    """Check that a directory is exactly the bundle that its manifest declares.
+    """Check that a directory is exactly what its manifest declares.
 
     Fail closed: any other file or directory, a missing or different one, a link or special file,
     an executable one, an unusual name, a change while reading.
@@ -101,9 +101,10 @@ def runs(
     model: str | None,
     as_json: bool,
 ) -> None:
-    """Check a bundle, and declare a run for each tile of a split, as files for `submit`.
+    """Declare a run for each tile of a split, as files for `submit`.
 
-    A run file is private: it holds the prompt and the blind of its commitments.
+    The bundle is checked first. A run file is private: it holds the prompt and the blind of its
+    commitments.
 
     Exit status: 0, 1 the bundle does not hold, 4 there is no such bundle, split or tile or no
     usable prompt template, 6 the place cannot be written.

@@ -27,10 +27,10 @@ def command() -> None:
 @json_option
 @click.pass_context
 def validate(context: click.Context, files: Sequence[Path], as_json: bool) -> None:
-    """Say what each document is, by its schema field, and whether it is a valid one.
+    """Say what each document is, and whether it is a valid one.
 
-    Strict: every declared field, no other, and canonical bytes wherever a digest is over them.
-    What is wrong is named by field, never by value.
+    What it is, its schema field says. Strict: every declared field, no other, and canonical bytes
+    wherever a digest is over them. What is wrong is named by field, never by value.
 
     Exit status: 0 all are valid, 1 a document is not, 4 a file cannot be read or holds no document
     that is known here.

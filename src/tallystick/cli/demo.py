@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -171,8 +173,15 @@ def _words(demo: _Demo) -> list[str]:
             "The signature shows who says so, the replay that it is so;"
             " neither, that the answer is right."
         ),
-        f"Look at it:  tallystick inspect {directory}",
+        f"Look at it:  {_program()} inspect {shlex.quote(str(directory))}",
     ]
+
+
+def _program() -> str:
+    """Return what the user types for this program: a path where its name alone is not found."""
+    beside = Path(sys.executable).with_name("tallystick")
+    found = shutil.which("tallystick")
+    return "tallystick" if found or not beside.exists() else shlex.quote(str(beside))
 
 
 def _verify(directory: Path, key: Path) -> None:

@@ -61,7 +61,7 @@ def declare(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Declare a run without executing it: a RUN.json that `submit` puts into a queue.
+    """Declare a run, as a RUN.json for `submit`, without executing it.
 
     The file is private: it holds the prompt. No engine is needed.
 
@@ -115,9 +115,10 @@ def order(
     passphrase_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Sign a job and write a ticket for each worker: slot-0.ticket, slot-1.ticket.
+    """Sign a job and write a ticket for each worker.
 
-    A ticket is private: it holds the prompt. Nothing is executed, and no engine is needed.
+    They are slot-0.ticket and slot-1.ticket. A ticket is private: it holds the prompt. Nothing is
+    executed, and no engine is needed.
 
     Exit status: 0 the tickets exist, 2 a flag is out of range, 3 the model has no compute units,
     4 bad prompt, model or key, 6 no place for the tickets.
@@ -183,7 +184,9 @@ def run(
     ring_depth: int,
     as_json: bool,
 ) -> None:
-    """Execute the slot of TICKET on MODEL and leave a signed set of files, as `run` does.
+    """Execute the slot of TICKET on MODEL, as `run` does.
+
+    It leaves a signed set of files.
 
     Exit status: as `run`; 4 also for a ticket of another key or model, an expired one, one that
     cannot give a receipt, or a file that others can reach.

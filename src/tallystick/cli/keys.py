@@ -36,9 +36,10 @@ def command() -> None:
 def new(
     path: Path | None, passphrase_prompt: bool, passphrase_file: Path | None, as_json: bool
 ) -> None:
-    """Make a signing key in the new file PATH, and its public key beside it.
+    """Make a signing key in the new file PATH.
 
-    Without PATH: the default key, which `run` signs with. No file is ever overwritten.
+    Its public key is written beside it. Without PATH: the default key, which `run` signs with. No
+    file is ever overwritten.
     """
     passphrase = new_passphrase(prompt=passphrase_prompt, file=passphrase_file)
     if path is None:
@@ -54,7 +55,10 @@ def new(
 @click.argument("path", type=PATH, required=False)
 @json_option
 def show(path: Path | None, as_json: bool) -> None:
-    """Show the public half of the key in PATH (default: the default key), never the secret."""
+    """Show the public half of a key, never the secret.
+
+    Without PATH: that of the default key.
+    """
     _show(path, as_json)
 
 
@@ -75,9 +79,10 @@ def show(path: Path | None, as_json: bool) -> None:
 )
 @json_option
 def bundle(path: Path, audit_key_file: Path | None, output: Path, as_json: bool) -> None:
-    """Write the key that opens the bundle of SET, and no other, to hand it to one auditor.
+    """Write the key of the bundle of SET, for one auditor.
 
-    Who has it sees prompt and answer, and can check and replay the receipt with --bundle-key-file.
+    It opens no other bundle. Who has it sees prompt and answer, and can check and replay the
+    receipt with --bundle-key-file.
     """
     from tallystick.attest.auditkeys import default_audit_key_path, read_audit_key
     from tallystick.receipts.files import hand_out_bundle_key, set_directory

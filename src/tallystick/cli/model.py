@@ -96,9 +96,10 @@ def ls(as_json: bool) -> None:
 @click.argument("model", metavar="MODEL")
 @json_option
 def show(model: str, as_json: bool) -> None:
-    """Show what a model is: architecture, layers, quantisations, tokenizer and template digests.
+    """Show what a model is.
 
-    MODEL is a name or the path of a GGUF file.
+    Architecture, layers, quantisations, tokenizer and template digests. MODEL is a name or the path
+    of a GGUF file.
     """
     from tallystick.contracts.codec import encode
     from tallystick.models.check import describe
@@ -129,7 +130,10 @@ def show(model: str, as_json: bool) -> None:
 @click.argument("name", metavar="NAME")
 @json_option
 def check(name: str, as_json: bool) -> None:
-    """Hash a named model's file anew and compare it with its pin; exit 1 when it differs."""
+    """Hash a named model's file anew and compare it with its pin.
+
+    Exit status: 0, 1 it differs.
+    """
     from tallystick.models.check import check as check_model
     from tallystick.store.home import home
 
@@ -189,7 +193,7 @@ def metadata(name: str, output: Path, endpoint: str | None, as_json: bool) -> No
 def calibrate(
     model: str | None, fingerprint: bool, threads: int | None, sandbox: str, as_json: bool
 ) -> None:
-    """Find the kernel settings and batch sizes under which MODEL is exact on this machine.
+    """Find the settings under which MODEL is exact here.
 
     `run` and `replay` do this by themselves when it was not done; the result is kept for this
     engine build and numeric fingerprint. Exit status 3: no setting is exact, and why.

@@ -35,10 +35,11 @@ def _profile_option(function: click.decorators.FC) -> click.decorators.FC:
 @_profile_option
 @json_option
 def probe(profile: str, as_json: bool) -> None:
-    """Lock a process as PROFILE says, try every way out of it, and show what happened.
+    """Lock a process as PROFILE says, and try every way out of it.
 
-    Every way is tried outside too: a way that is closed there as well proves little. Exit code 5
-    when the level cannot be enforced, or leaves open what it promises to close.
+    What happened is shown. Every way is tried outside too: a way that is closed there as well
+    proves little. Exit code 5 when the level cannot be enforced, or leaves open what it promises to
+    close.
     """
     from tallystick.sandbox.audit import require_passed
     from tallystick.sandbox.probe import probe_sandbox
@@ -58,7 +59,10 @@ def probe(profile: str, as_json: bool) -> None:
     help="A file or folder that shall be readable inside (repeatable).",
 )
 def seatbelt(profile: str, read: tuple[str, ...]) -> None:
-    """Print PROFILE as text for macOS's sandbox-exec: a weaker class, which raises no level."""
+    """Print PROFILE as text for macOS's sandbox-exec.
+
+    That is a weaker class, which raises no level.
+    """
     from tallystick.cli.output import printable_text
     from tallystick.sandbox.profiles import load_profile
     from tallystick.sandbox.seatbelt import seatbelt_text

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from tallystick.cli.output import note, printable
 from tallystick.cli.progress import work_words
+from tallystick.cli.queueing import short
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -194,7 +195,7 @@ def _rows(view: WorkerView) -> list[tuple[str, str]]:
     else:
         speed = "" if run.rate is None else f", {run.rate:.1f} tokens/s"
         rows += [
-            ("run", f"{run.job_id[:16]}  {run.seconds:.0f} s  {_doing(run)}"),
+            ("run", f"{short(run.job_id)}  {run.seconds:.0f} s  {_doing(run)}"),
             ("tokens", f"{run.tokens}{speed}"),
             ("memory", f"{_mib(run.rss)} now, {_mib(run.peak)} peak"),
             ("events", _event_words(run)),
@@ -210,13 +211,13 @@ def turn_words(turn: Turn) -> str:
     peak = "–" if turn.memory is None else _mib(turn.memory.peak)
     memory = f"peak {peak}, kept {_mib(turn.kept)}"
     tail = turn.receipt_digest or turn.reason or ""
-    return f"{turn.outcome:<8}  {turn.job_id[:16]}  {turn.seconds:7.2f} s  {memory}  {tail}"
+    return f"{turn.outcome:<8}  {short(turn.job_id)}  {turn.seconds:7.2f} s  {memory}  {tail}"
 
 
 def _run_words(run: RunView) -> str:
     speed = "" if run.rate is None else f" at {run.rate:.1f} tokens/s"
     return (
-        f"{run.job_id[:16]}  {_doing(run)}  {run.tokens} tokens{speed}  "
+        f"{short(run.job_id)}  {_doing(run)}  {run.tokens} tokens{speed}  "
         f"{_mib(run.rss)} (peak {_mib(run.peak)})  {run.dropped} events dropped"
     )
 

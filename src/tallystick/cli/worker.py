@@ -14,6 +14,7 @@ import click
 from tallystick.cli.extras import require_engine
 from tallystick.cli.options import PATH, json_option
 from tallystick.cli.output import emit, note, note_error, printable
+from tallystick.cli.queueing import short
 from tallystick.cli.watching import Viewer, choose_face, turn_words
 from tallystick.errors import UsageError
 
@@ -134,7 +135,7 @@ def _memory_lines(turn: Turn) -> Iterator[str]:
     if turn.kept > _UNREMARKABLE:
         yield (
             f"memory did not come back: the worker holds {turn.kept / 2**20:.1f} MiB more than "
-            f"before job {turn.job_id[:16]}"
+            f"before job {short(turn.job_id)}"
         )
 
 

@@ -104,8 +104,9 @@ def open_with(envelope: Envelope, key: AuditKey | BundleKey) -> bytes:
             "the bundle was sealed with another key",
             expected="the key that the bundle's header commits to",
             found="a key with another commitment",
-            hint="give the key that sealed it; if that is this one, the salt, the receipt binding "
-            "or the key commitment in the header was changed",
+            hint="give the key that sealed it (--audit-key-file or --bundle-key-file; without them "
+            "your own audit key is tried); if that is this one, the salt, the receipt binding or "
+            "the key commitment in the header was changed",
         )
     bound = _bound(
         envelope.public,

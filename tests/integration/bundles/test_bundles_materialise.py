@@ -167,6 +167,7 @@ def test_a_linked_directory_is_no_bundle(
     error = refused(run, (tmp_path / "link",), monkeypatch)
     assert isinstance(error, InputError)
     assert "bundle is not here" in error.message
+    assert str(error.found).startswith("not among the bundle directories given (1); ")
 
 
 def test_of_two_copies_the_first_counts(bundle: CheckedBundle, tmp_path: Path) -> None:

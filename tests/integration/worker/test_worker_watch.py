@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tallystick.cli.queueing import short
 from tallystick.queues.port import JobState
 from tallystick.queues.sqlite.adapter import open_queue
 from tallystick.worker.order import declare_run
@@ -114,11 +115,11 @@ def test_a_terminal_shows_the_run_live(engine_home: EngineHome, job: str, tmp_pa
     assert "\x1b[?25l" in shown
     assert shown.rstrip().endswith("\x1b[?25h")
     text = _ESCAPES.sub("", shown)
-    assert re.search(rf"{job[:16]}\s+\d+ s\s+generating", text)
+    assert re.search(rf"{short(job)}\s+\d+ s\s+generating", text)
     assert re.search(r"tokens\s+\d+, \d+\.\d tokens/s", text)
     assert re.search(r"\d+\.\d MiB now, \d+\.\d MiB peak", text)
     assert "0 dropped; Init 1, Loading 1, LoadComplete 1, TokenEmitted" in text
-    assert re.search(rf"done\s+{job[:16]}\s+\d+\.\d\d s  peak \d+\.\d MiB, kept", text)
+    assert re.search(rf"done\s+{short(job)}\s+\d+\.\d\d s  peak \d+\.\d MiB, kept", text)
     assert re.search(r"queue\s+1 done", text)
     assert "idle" in text
     assert PROMPT not in text
@@ -173,8 +174,8 @@ def test_lines_elsewhere(engine_home: EngineHome, job: str, tmp_path: Path, how:
     lines = text.splitlines()
     generating = [line for line in lines if re.search(r"generating  \d+ tokens at \d", line)]
     assert generating
-    assert all(line.startswith(f"watch     {job[:16]}") for line in lines[:-1])
-    assert lines[-1].split()[:2] == ["done", job[:16]]
+    assert all(line.startswith(f"watch     {short(job)}") for line in lines[:-1])
+    assert lines[-1].split()[:2] == ["done", short(job)]
     assert PROMPT not in text
 
 
@@ -195,5 +196,5 @@ def test_a_signal_ends_a_worker_that_is_watched(
     shown = terminal.close()
     assert (process.returncode, err) == (0, b"1 run\n")
     assert shown.rstrip().endswith("\x1b[?25h")
-    assert re.search(rf"released\s+{job[:16]}", _ESCAPES.sub("", shown))
+    assert re.search(rf"released\s+{short(job)}", _ESCAPES.sub("", shown))
     assert state_of(tmp_path, job) is JobState.PENDING

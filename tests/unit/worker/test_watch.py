@@ -22,7 +22,8 @@ from tallystick.worker.turns import Turn
 from tallystick.worker.watch import Watch, WorkerView
 from tests.support.workers import FaultyQueue, plain_run
 
-JOB = "ab" * 32
+JOB = "sha256:" + "ab" * 32
+SHOWN = "ab" * 6  # as `runs ls` names it
 FRAME = (EventKind.INIT, EventKind.LOADING, EventKind.LOAD_COMPLETE)
 MIB = 2**20
 DONE = Turn(
@@ -195,10 +196,10 @@ def test_lines_tell_each_stage_once_and_every_turn() -> None:
     face.end()
     first, second, third = page.text().splitlines()
     assert first == "a line"
-    for words in (JOB[:16], "generating", "3 tokens at 100.0 tokens/s", "9.0 MiB (peak 9.0 MiB)"):
+    for words in (SHOWN, "generating", "3 tokens at 100.0 tokens/s", "9.0 MiB (peak 9.0 MiB)"):
         assert words in second
     assert "0 events dropped" in second
-    assert third.split()[:2] == ["done", JOB[:16]]
+    assert third.split()[:2] == ["done", SHOWN]
     assert "peak 90.0 MiB, kept 3.0 MiB" in third
 
 
