@@ -84,7 +84,8 @@ def test_the_quickstart_s_tiles_as_typed(
     for place in sets:
         check_smoke(place, manifest["model"]["digest"])
     assert sorted(path.name for path in checkout.iterdir()) == [
-        *("examples", "one-tile", "receipts", "runs", "village")
+        *("examples", "one-tile", "provider.key", "provider.pub.pem", "receipts", "runs"),
+        *("signed-tiles", "village"),
     ]
 
 

@@ -83,6 +83,7 @@ def _tell_of_phases(pipe: int) -> None:
             os.write(pipe, b"generate\n")
         make(event, kind, *arguments, **options)
 
+    # In a forked process that ends with its run: no fixture could take the patch back there.
     Event.__init__ = made  # type: ignore[method-assign, assignment]
 
 
@@ -98,6 +99,7 @@ class Victim:
                 os.close(self._read)
                 os.setsid()  # a signal for the tests is not for it
                 _tell_of_phases(write)
+                # Final for the program; a killed run shall not make the test wait its five seconds.
                 loop._AGAIN_SECONDS = _AGAIN_SECONDS  # type: ignore[misc]
                 with open_queue(queue) as opened, StopSwitch(60) as stop:
                     Worker(opened, settings, home, stop).work(until="empty")

@@ -51,6 +51,7 @@ class MemoryGroup:
 @contextmanager
 def memory_group(limit: int) -> Iterator[MemoryGroup]:
     """Make a group whose processes have ``limit`` bytes, without swap; skips where none can be."""
+    # Each skip is of a machine that cannot bound a group's memory: there is nothing to try there.
     if sys.platform != "linux":
         pytest.skip("cgroups are Linux's")
     first = (_V1 / "memory.limit_in_bytes").exists()

@@ -16,6 +16,8 @@ from tallystick.attest.keys import PublicKey, SigningKey, signature_holds
 from tallystick.canonical.json import JSONValue, jcs, parse_strict
 from tallystick.errors import EvidenceError
 
+#: Of the in-toto statements that all our envelopes hold.
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 MAX_ENVELOPE_BYTES: Final = 1024 * 1024
 # Each signature is tried with each key: the bound keeps a hostile envelope cheap.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tallystick.attest.dsse import STATEMENT_TYPE
 from tallystick.canonical.hashing import format_digest, parse_digest, sha256
 from tallystick.canonical.json import JSONValue, jcs, parse_canonical
 from tallystick.contracts.codec import decode, encode, encode_bytes
@@ -24,7 +25,6 @@ from tallystick.contracts.receipt import EgressAudit, Receipt
 from tallystick.contracts.sandbox_profile import at_least, check_profile, profile_digest
 from tallystick.errors import EvidenceError
 
-STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://in-toto.io/attestation/test-result/v0.1"
 PROFILE_DIGEST_NAME: Final = "tallystickSandboxProfile"
 REQUEST_DIGEST_NAME: Final = "tallystickRequest"

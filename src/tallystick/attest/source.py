@@ -20,7 +20,6 @@ from tallystick.contracts.dataset import DATA, tile_set_digest
 from tallystick.contracts.source import MAX_LISTED, SourceFile, SourcePredicate
 from tallystick.errors import EvidenceError, InputError
 
-STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 SOURCE_TYPE: Final = "tag:tallystick,2026:source/v1"
 TILE_SET_DIGEST_NAME: Final = "tallystickTileSet"
 SUBJECT: Final = "tile-set"
@@ -172,7 +171,7 @@ def _payload(digest: str, predicate: SourcePredicate) -> bytes:
 
 def _statement(digest: str, predicate: SourcePredicate) -> JSONValue:
     return {
-        "_type": STATEMENT_TYPE,
+        "_type": dsse.STATEMENT_TYPE,
         "subject": [
             {"name": SUBJECT, "digest": {TILE_SET_DIGEST_NAME: parse_digest(digest).hex()}}
         ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tallystick.attest.dsse import STATEMENT_TYPE
 from tallystick.canonical.hashing import parse_digest, sha256
 from tallystick.canonical.json import JSONValue, jcs, parse_canonical, shorten
 from tallystick.contracts import digests
@@ -17,7 +18,6 @@ from tallystick.contracts.layout import COMPUTE_RECEIPT, RECEIPT, TELEMETRY
 from tallystick.contracts.receipt import Core, EgressAudit, Observed, Receipt
 from tallystick.errors import EvidenceError
 
-STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PROVENANCE_TYPE: Final = "https://slsa.dev/provenance/v1"
 BUILD_TYPE: Final = "tag:tallystick,2026:inference/v1"
 BUILDER_ID: Final = "tag:tallystick,2026:worker/v1"

@@ -5,7 +5,7 @@ There is no default trust: a policy is given as a document or made from the keys
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Final
@@ -111,18 +111,7 @@ class TrustPolicy:
         ``signers`` are keys whose signatures hold; ``end_time`` is that of the run which the
         attestation was there for. Raises EvidenceError when none is valid, as for execution.
         """
-        refusal: EvidenceError | None = None
-        signed = {signer.raw.hex() for signer in signers}
-        for key in self.keys:
-            if SOURCE not in key.links or key.public_key not in signed:
-                continue
-            try:
-                _check_window(key, end_time, now, None)
-            except EvidenceError as error:
-                refusal = refusal or error
-                continue
-            return key
-        raise refusal or EvidenceError("no trusted key signed the source link")
+        return self._accept(SOURCE, signers, lambda key: _check_window(key, end_time, now, None))
 
     def accept_execution(
         self,
@@ -138,21 +127,32 @@ class TrustPolicy:
         ``anchored`` a time by which an independent party had seen the receipt (None: nobody);
         both are aware. Raises EvidenceError with the first signer's reason when none is accepted.
         """
+
+        def check(key: TrustedKey) -> None:
+            _check_limits(key, receipt)
+            _check_window(key, receipt.observed.end_time, now, anchored)
+
+        return self._accept(EXECUTION, signers, check)
+
+    def _accept(
+        self, link: str, signers: Sequence[PublicKey], check: Callable[[TrustedKey], None]
+    ) -> TrustedKey:
+        """Return the first key for ``link`` that signed and passes ``check``."""
         refusal: EvidenceError | None = None
         signed = {signer.raw.hex() for signer in signers}
-        for key in self.keys:
-            if EXECUTION not in key.links or key.public_key not in signed:
+        keys = [key for key in self.keys if link in key.links]
+        for key in keys:
+            if key.public_key not in signed:
                 continue
             try:
-                _check_limits(key, receipt)
-                _check_window(key, receipt.observed.end_time, now, anchored)
+                check(key)
             except EvidenceError as error:
                 refusal = refusal or error
                 continue
             return key
         raise refusal or EvidenceError(
-            "no trusted key signed the execution link",
-            expected=f"a signature by one of {len(self.execution_keys())} trusted keys",
+            f"no trusted key signed the {link} link",
+            expected=f"a signature by one of {len(keys)} trusted keys",
             found=f"{len(signers)} other signers",
         )
 

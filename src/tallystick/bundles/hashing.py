@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -118,7 +118,7 @@ class HashedTree:
             for start in range(0, max(1, len(listing.files)), size)
         ]
         self._waiting = deque(self._work)
-        # The caller is the last one: until it calls require() it has other work.
+        # The caller is the last one: until it asks for files() it has other work.
         self._threads = [
             threading.Thread(target=self._read_all, daemon=True) for _ in range(threads - 1)
         ]
@@ -126,25 +126,33 @@ class HashedTree:
             thread.start()
 
     def require(self, declared: Mapping[str, Content]) -> None:
-        """Hold every file to what ``declared`` says of its path, and read what nobody reads yet.
+        """Hold every file to what ``declared`` says of its path.
 
         Raises TreeProblemError for the first in the order of the tree that differs, is executable,
         or changed, or whose directory changed since it was listed.
+        """
+        for path, (content, mode) in self.files():
+            if mode & _EXECUTE:
+                raise TreeProblemError(
+                    path,
+                    f"it is executable, or has special bits (mode {mode & 0o7777:04o})",
+                    hint="no file of a bundle is a program: chmod 644",
+                )
+            if content != declared[path]:
+                raise TreeProblemError(path, _difference(content, declared[path]))
+
+    def files(self) -> Iterator[tuple[str, ReadFile]]:
+        """Yield every file by its path, in the order of the tree; read what nobody reads yet.
+
+        Raises TreeProblemError for the first that changed, or whose directory did since it was
+        listed.
         """
         buffer = bytearray(BUFFER_BYTES)
         for work in self._work:
             while not work.finished.is_set() and self._read_next(buffer):
                 pass
             work.finished.wait()
-            for path, (content, mode) in work.done:
-                if mode & _EXECUTE:
-                    raise TreeProblemError(
-                        path,
-                        f"it is executable, or has special bits (mode {mode & 0o7777:04o})",
-                        hint="no file of a bundle is a program: chmod 644",
-                    )
-                if content != declared[path]:
-                    raise TreeProblemError(path, _difference(content, declared[path]))
+            yield from work.done
             if work.problem is not None:
                 raise work.problem
 
@@ -162,7 +170,7 @@ class HashedTree:
         try:
             self._read(work, buffer)
         except BaseException as problem:
-            work.problem = problem  # whichever thread it is, require() raises it
+            work.problem = problem  # whichever thread it is, files() raises it
             if not isinstance(problem, Exception):
                 raise
         finally:

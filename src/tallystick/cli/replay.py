@@ -126,11 +126,18 @@ def _new_file(path: Path | None) -> Iterator[Callable[[bytes], None]]:
     if path is None:
         yield lambda line: None
         return
+    from tallystick.store.home import unavailable
+
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise UnavailableError(
+            f"cannot write the transcript {path}",
+            expected="the name of a new file",
+            found=error.strerror,
+            hint="choose another place: nothing is ever overwritten",
+        ) from error
 
     def write(line: bytes) -> None:
         left = memoryview(line)
@@ -138,7 +145,7 @@ def _new_file(path: Path | None) -> Iterator[Callable[[bytes], None]]:
             while left:
                 left = left[os.write(descriptor, left) :]
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unavailable(path, error) from error
 
     try:
         yield write
@@ -147,15 +154,6 @@ def _new_file(path: Path | None) -> Iterator[Callable[[bytes], None]]:
         raise
     finally:
         os.close(descriptor)
-
-
-def _unwritable(path: Path, error: OSError) -> UnavailableError:
-    return UnavailableError(
-        f"cannot write the transcript {path}",
-        expected="the name of a new file",
-        found=error.strerror,
-        hint="choose another place: nothing is ever overwritten",
-    )
 
 
 def _document(report: ReplayReport) -> dict[str, JSONValue]:

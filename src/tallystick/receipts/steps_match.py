@@ -44,7 +44,8 @@ def three_way(documents: SetDocuments, parties: Parties) -> tuple[str, ...]:
     if parties.declared is not None:
         run = parties.declared
         require_match(DECLARED, declared_by(run), EXECUTED, executed)
-        require_equal("core.request_digest", request_digest(run), _request(documents))
+        found = documents.receipt.core.request_digest
+        require_equal("core.request_digest", request_digest(run), found)
         agreed = [DECLARED]
     if parties.materialised is not None:
         _check_materialised(documents, parties.materialised)
@@ -72,7 +73,3 @@ def _check_materialised(documents: SetDocuments, found: Materialised) -> None:
         require_about(source.envelope, source.tile_set_digest, source.license)
     if documents.opening is not None:
         require_prompt(documents.opening.request, found.prompt)
-
-
-def _request(documents: SetDocuments) -> str:
-    return documents.receipt.core.request_digest

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from tallystick.contracts.types import U64, IntRange, MaxLength
+from tallystick.store.flocks import lock
 
 Port = Annotated[int, IntRange(0, 65535)]
 Number = Annotated[int, IntRange(0, 2**31 - 1)]
@@ -109,13 +110,17 @@ def _place() -> str | None:
 
 def _held(folder: str | Path) -> int:
     """Return a descriptor that holds ``folder``: while it is open, nobody sweeps it away."""
+    return _locked(folder)[0]
+
+
+def _locked(folder: str | Path) -> tuple[int, bool]:
+    """Return a descriptor of ``folder``, and whether it is locked: not all file systems can."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor, lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
 
 
 def _sweep(place: str) -> None:
@@ -123,14 +128,18 @@ def _sweep(place: str) -> None:
 
     Only what is old: another's new folder exists for a moment before it is held.
     """
-    with os.scandir(place) as entries:
-        old = [entry for entry in entries if entry.name.startswith(_PREFIX)]
-    for entry in old:
+    found: list[os.DirEntry[str]] = []
+    # A shared place need not be one that everybody can list.
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        found = [entry for entry in entries if entry.name.startswith(_PREFIX)]
+    for entry in found:
         with contextlib.suppress(OSError):  # held, another user's, or gone by now
             info = entry.stat(follow_symlinks=False)
             if info.st_uid == os.geteuid() and time.time() - info.st_mtime > _HOUR:
-                os.close(_held(entry.path))
-                shutil.rmtree(entry.path, ignore_errors=True)
+                descriptor, ours = _locked(entry.path)
+                os.close(descriptor)
+                if ours:
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _listener(stack: contextlib.ExitStack, family: int, address: str) -> int:

@@ -51,13 +51,14 @@ def attest_source(
     """
     where = home or default_home()
     files = read_tile_set(source)
-    known = existing_key(signer or SignerChoice(), where)
-    key, created = (known, False) if known else default_key(where)
-    envelope = sign_source(files, license_text, acquisition, key)
     try:
         with opened_directory(output.parent) as descriptor:
             if exists(descriptor, output.name):
                 raise InputError(f"{output} exists already", hint="nothing is ever overwritten")
+            # Made, if there is none, when nothing else is known to be in the way.
+            known = existing_key(signer or SignerChoice(), where)
+            key, created = (known, False) if known else default_key(where)
+            envelope = sign_source(files, license_text, acquisition, key)
             write_new(descriptor, output.name, envelope, PUBLIC_MODE)
     except OSError as error:
         raise unavailable(output, error) from error

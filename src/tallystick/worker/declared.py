@@ -44,16 +44,18 @@ def check_declared(run: InferenceRun, now: datetime | None = None) -> None:
         check_text("run's system message", run.chat.system)
 
 
-def materialised_for(run: InferenceRun | None, directories: Sequence[Path]) -> Materialised | None:
+def materialised_for(
+    run: InferenceRun | None, directories: Sequence[Path], checked: CheckedBundle | None = None
+) -> Materialised | None:
     """Return what is on disk of the bundle that ``run`` declares, held against it; None without.
 
-    A source attestation has to be about this very tile set; whose it is, a verifier says. Raises
-    InputError when the bundle is in none of ``directories``, EvidenceError when it is not what it
-    or the run declares.
+    It is ``checked``, if that was just done, or looked for in ``directories``. A source attestation
+    has to be about this very tile set; whose it is, a verifier says. Raises InputError when the
+    bundle is in none of ``directories``, EvidenceError when it is not what it or the run declares.
     """
     if run is None or not names_bundle(run):
         return None
-    bundle = find_bundle(run.dataset.expectedDigest, directories)
+    bundle = checked or find_bundle(run.dataset.expectedDigest, directories)
     check_attested(bundle)
     return materialise(run, bundle)
 

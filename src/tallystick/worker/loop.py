@@ -74,6 +74,7 @@ class Worker:
         self.worker_id = worker_id or new_worker_id()
         self._reporter = reporter or Reporter(self.worker_id, None, None)
         self._receipts = _path(settings.receipts) or home / "receipts"
+        self._turns = 0
         self._missing = MissingModels(settings.models, home)
         self._templates = Templates()
         self._place = Place(

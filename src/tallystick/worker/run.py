@@ -16,6 +16,7 @@ from tallystick.attest.auditkeys import (
 from tallystick.attest.bundlekeys import AuditKey
 from tallystick.attest.keyfiles import commit_key, default_key
 from tallystick.attest.keys import SigningKey
+from tallystick.bundles.check import CheckedBundle
 from tallystick.bundles.match import Materialised, no_bundle
 from tallystick.canonical.hashing import format_digest, sha256
 from tallystick.contracts.manifest_parts import ModelProfile
@@ -102,7 +103,7 @@ class Place:
     ``output_dir`` is new or empty and gets the set itself; else a folder named by its id is made
     in ``receipts``, or in the data folder's receipts. With ``templates`` the run's child is forked
     by one of them, and not started afresh. ``bundles`` are the directories in which the bundle of a
-    run is looked for, by its digest.
+    run is looked for, by its digest; ``checked`` is the bundle itself where it was just checked.
     """
 
     output_dir: Path | None = None
@@ -112,6 +113,7 @@ class Place:
     home: Path | None = None
     templates: Templates | None = None
     bundles: tuple[Path, ...] = ()
+    checked: CheckedBundle | None = None
 
 
 def run(
@@ -208,7 +210,7 @@ class _Sealed:
 def _run(model: str, order: Order, where: Place, show: Show, guard: Guard = no_guard) -> RunResult:
     order.require_sound()
     # Before anything is made, and long before a model is loaded.
-    bundle = materialised_for(order.request, where.bundles)
+    bundle = materialised_for(order.request, where.bundles, where.checked)
     home = where.home or default_home()
     if where.output_dir is not None:
         require_apart(home, where.output_dir)

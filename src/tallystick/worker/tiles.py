@@ -50,6 +50,6 @@ def run_bundle(
         run,
         threads=threads,
         ring_depth=ring_depth,
-        place=replace(where, bundles=(directory,)),
+        place=replace(where, checked=bundle),
         show=Show(on_text, on_progress),
     )

@@ -337,6 +337,7 @@ def test_a_few_large_files_of_one_directory_are_read_at_the_same_time(
         # Every such read waits for one of another thread: one thread alone would wait for ever.
         if os.fstat(descriptor).st_ino in inodes and os.lseek(descriptor, 0, os.SEEK_CUR) == 0:
             both.wait()
+        # The type of buffers is the standard library's own protocol, which has no public name.
         return real(descriptor, buffers)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "readv", readv)

@@ -125,7 +125,8 @@ def test_the_events_keep_to_the_depth(engine_home: EngineHome, endless_model: En
     held, most = set(range(7)), 0
     for event in log_of(ringed).events():
         if event.kind is EventKind.LAYER_EVICTED:
-            held.remove(event.layer)  # type: ignore[arg-type]
+            assert event.layer is not None
+            held.remove(event.layer)
         elif event.kind is EventKind.LAYER_INSTALLED:
             assert event.layer is not None
             held.add(event.layer)
@@ -138,6 +139,7 @@ def test_the_events_keep_to_the_depth(engine_home: EngineHome, endless_model: En
 def test_in_a_sandbox_of_root_residency_cannot_be_observed(
     engine_home: EngineHome, endless_model: Endless
 ) -> None:
+    # Another user's process keeps its own user, who owns the file: residency is observable then.
     if os.geteuid() != 0:
         pytest.skip("only root's children become another user")
     need_level("full")

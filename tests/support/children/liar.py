@@ -22,6 +22,7 @@ class Liar(Channel):
     def __init__(self, honest: Channel, lie: str) -> None:
         super().__init__(honest.descriptor)
         self._lie = LIES.get(lie)
+        self.held: Body = {}  # a message that is kept back
 
     def send(self, kind: str, body: dict[str, JSONValue]) -> None:
         if self._lie is None:
@@ -110,11 +111,11 @@ def _endless_line(channel: Liar, _: Body) -> None:
 def _early(channel: Liar, kind: str, body: Body) -> None:
     """Send the result, and then an event: it had come before."""
     if kind == "event" and body["event"] == "ArenaReset":
-        channel.held = body  # type: ignore[attr-defined]
+        channel.held = body
         return
     channel.truly(kind, body)
     if kind == "result":
-        channel.truly("event", channel.held)  # type: ignore[attr-defined]
+        channel.truly("event", channel.held)
 
 
 def _leave_somebody(channel: Liar, body: Body) -> None:

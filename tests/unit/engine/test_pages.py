@@ -56,6 +56,7 @@ def test_spans_are_whole_pages_within_the_range(mapped: tuple[mmap.mmap, int]) -
 
 
 def test_pages_go_and_come_with_equal_bytes(mapped: tuple[mmap.mmap, int], tmp_path: Path) -> None:
+    # Pages of such a file system are the file itself: nothing can be given up and read again.
     if file_system_of(tmp_path) in ("tmpfs", "ramfs"):
         pytest.skip("a file system in memory keeps its pages")
     mapping, descriptor = mapped

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_one_name_is_one_note(tmp_path: Path) -> None:
 def test_each_note_is_found_by_one_of_many(tmp_path: Path) -> None:
     names = [str(number) for number in range(60)]
     for name in names:
-        killed(lambda name=name: announce(tmp_path, name, name.encode()))  # type: ignore[misc]
+        killed(partial(announce, tmp_path, name, name.encode()))
 
     def take(number: int) -> bytes:
         for note, data in left(tmp_path):

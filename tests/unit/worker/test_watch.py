@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,8 +16,8 @@ from tallystick.cli.watching import Face, LineFace, LiveFace, Viewer, choose_fac
 from tallystick.contracts.receipt import Memory
 from tallystick.errors import UnavailableError
 from tallystick.queues.memory import memory_queue
-from tallystick.queues.port import JobState
-from tallystick.telemetry.bus import LocalBus
+from tallystick.queues.port import JobState, Queue
+from tallystick.telemetry.bus import LocalBus, LocalSubscriber
 from tallystick.telemetry.events import Event, EventKind
 from tallystick.worker.turns import Turn
 from tallystick.worker.watch import Watch, WorkerView
@@ -120,7 +121,7 @@ def test_what_was_left_of_the_run_before_is_not_counted_to_this_one() -> None:
 
 def test_what_the_child_dropped_and_what_this_view_missed() -> None:
     class Tight(LocalBus):
-        def subscribe(self, capacity: int = 5) -> object:  # type: ignore[override]
+        def subscribe(self, capacity: int = 5) -> LocalSubscriber:
             return super().subscribe(capacity)
 
     told = Told(Tight())
@@ -292,7 +293,7 @@ def test_the_queue_is_only_asked_in_the_view_s_own_thread() -> None:
         def counts(self) -> object:
             raise UnavailableError("asked")
 
-    told = Watch(LocalBus(), Never())  # type: ignore[arg-type]
+    told = Watch(LocalBus(), cast(Queue, Never()))
     told.begin(JOB)
     told.progress("prompt", 1, 2)
     told.turn(DONE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import sqlite3
@@ -52,7 +53,7 @@ def connect(
     return connection
 
 
-class OpenDatabase:
+class OpenDatabase(abc.ABC):
     """The file ``path`` in the open ``directory``, which is closed with it.
 
     ``kind`` names it in errors; ``wait_seconds`` bounds the wait for processes that close at the
@@ -65,13 +66,13 @@ class OpenDatabase:
         self._directory = directory
         self._wait_seconds = wait_seconds
 
+    @abc.abstractmethod
     def _finish(self) -> None:
         """Write down what is left, and close the connection. May raise sqlite3.Error, OSError."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _disconnect(self) -> None:
         """Close the connection, whatever happened to it, if it is still open."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close it. Raises UnavailableError; what was recorded is there all the same."""
