@@ -232,3 +232,18 @@ def test_a_policy_without_keys_is_no_trust() -> None:
 def test_other_documents_are_bad_input(data: bytes) -> None:
     with pytest.raises(InputError):
         TrustPolicy.parse(data)
+
+
+def test_a_source_link_needs_a_key_for_it_that_is_valid() -> None:
+    trust = TrustPolicy.parse(
+        document(entry(links=["source"], valid_to=RETIRED), entry(BOB, name="bob"))
+    )
+    assert trust.source_keys() == (ALICE,)
+    assert trust.accept_source([ALICE], END, now=NOW).name == "alice"
+    with pytest.raises(EvidenceError, match="time claimed, not anchored"):
+        trust.accept_source([ALICE], END, now=NOW + timedelta(days=60))
+    for signers in ([BOB], [EVE], []):
+        with pytest.raises(EvidenceError, match="no trusted key signed the source link") as told:
+            trust.accept_source(signers, END, now=NOW)
+        assert told.value.expected == "a signature by one of 1 trusted keys"
+        assert told.value.found == f"{len(signers)} other signers"

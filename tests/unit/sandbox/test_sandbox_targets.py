@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -59,3 +60,28 @@ def test_a_folder_in_use_is_never_swept(place: Path) -> None:
             assert Path(one.folder).exists()
             assert one.folder != two.folder
     assert not any(place.iterdir())
+
+
+def refused(*_: object) -> None:
+    raise OSError(errno.ENOLCK, "no locks available")
+
+
+def test_a_place_that_cannot_be_locked_is_used_all_the_same(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = make(place, "left", 7200)
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", refused)
+        with targets.targets() as made:
+            assert Path(made.folder).exists()
+    assert {*place.iterdir()} == {left}  # nobody knows whether it is still held
+
+
+def test_so_is_one_that_cannot_be_listed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", refused)
+        with targets.targets() as made:
+            folder = Path(made.folder)
+            assert folder.exists()
+            patched.undo()
+    assert not folder.exists()
