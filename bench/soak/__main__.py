@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from tallystick.worker.settings import DEFAULTS
 from tallystick.worker.stopping import StopSwitch
 from tallystick.worker.turns import Listener, Turn
 from tests.support.documents import digest_of
+from tests.support.kills import engine_children
 from tests.support.models import write_model
 from tests.support.runs import children_of, give_keys, make_endless
 
@@ -60,7 +61,7 @@ def prepared_models(home: Path) -> tuple[Path, ...]:
 
 def declared(home: Path, models: tuple[Path, ...], number: int, kind: str) -> InferenceRun:
     """Declare a run: a good one, or one that is bound to fail as ``kind`` says."""
-    options = RunOptions(prompt=PROMPT, max_tokens=64 if kind == "killed" else 4)
+    options = RunOptions(prompt=PROMPT, max_tokens=512 if kind == "killed" else 4)
     run = declare_run(
         str(models[number % len(NAMES)]), options, output=home / f"{number}.json", home=home
     )
@@ -81,13 +82,12 @@ class Killer:
         self._over = threading.Event()
 
     def _kill(self) -> None:
-        while not self._over.wait(0.05):
+        while not self._over.wait(0.01):
             held = self._queue.jobs([JobState.LEASED], limit=1)
             if not held or held[0].job_id not in self._victims:
                 continue
-            for pid in children_of(os.getpid()):
-                command = Path(f"/proc/{pid}/cmdline")
-                if command.exists() and b"execution.child" in command.read_bytes():
+            for pid in engine_children(os.getpid()):
+                with suppress(ProcessLookupError):  # it has ended by itself
                     os.kill(pid, signal.SIGKILL)
 
     @contextmanager
